@@ -32,7 +32,7 @@ def ui(
     target: NamedTargets = None,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 picks a free one.")] = _LOOPBACK,
     allow_actions: Annotated[
-        bool, typer.Option("--allow-actions", help="The page may change a training: set, save, pause, undo.")
+        bool, typer.Option("--allow-actions", help="The page may change a training: set, save, roll back, pause, undo.")
     ] = False,
     export: Annotated[
         Path | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import Any
 
@@ -11,14 +12,15 @@ from holdfast.probe.serve.reply import Denied
 from holdfast.signals.run_folder import RunFolder
 
 _SECONDS = 30.0
-_VERBS = ("set", "save", "pause", "continue", "undo")
+_VERBS = ("set", "save", "rollback", "pause", "continue", "undo")
+_CHECKPOINT = re.compile(r"[\w.-]{1,100}")  # a step, a name or `best`: no path
 
 
 def command_of(run: str, body: dict[str, Any]) -> str:
     """The command that a change equals."""
     do = _verb(body)
-    more = [str(body["text"])] if do == "set" else [str(body["number"])] if do == "undo" else []
-    return shlex.join(["holdfast", do, run, *more])
+    more = {"set": [body.get("text")], "undo": [body.get("number")], "rollback": ["--to", body.get("to")] if body.get("to") else []}
+    return shlex.join(["holdfast", do, run, *map(str, more.get(do, []))])
 
 
 def act(run: RunFolder, body: dict[str, Any], who: str) -> dict[str, Any]:
@@ -31,6 +33,8 @@ def act(run: RunFolder, body: dict[str, Any], who: str) -> dict[str, Any]:
         request["number"] = body["number"]
     elif do == "save":
         request["path"] = None
+    elif do == "rollback":
+        request["to"] = body.get("to")
     answers = change(run, request, seconds=_SECONDS)
     rows = [{"rank": one.recording.rank, "ok": one.ok, **one.answer} for one in answers]
     return {"command": command_of(run.name, body), "ok": all(one.ok for one in answers), "answers": rows}
@@ -50,6 +54,8 @@ def _verb(body: dict[str, Any]) -> str:
         raise UsageError(f"unknown action {str(do)[:40]!r}.", fix=f"one of: {', '.join(_VERBS)}")
     if do == "set" and not (isinstance(body.get("text"), str) and "=" in body["text"] and len(body["text"]) < 200):
         raise UsageError("there is no setting to change.", fix="send a setting such as lr=1e-4")
+    if do == "rollback" and body.get("to") and not _CHECKPOINT.fullmatch(str(body["to"])):
+        raise UsageError("that is no checkpoint of the run.", fix="name a step, a checkpoint of the list, or best")
     if do == "undo" and not isinstance(body.get("number"), int):
         raise UsageError("there is no number of a change.", fix="the journal has the number of each change")
     return str(do)

@@ -174,6 +174,10 @@ class ChangingTools(Tools):
         """Save a checkpoint of a live training at its next step."""
         return await self._act(run, {"do": "save"})
 
+    async def rollback(self, to: str | None = None, run: str | None = None) -> dict[str, Any]:
+        """Put a live training back to a checkpoint: a step, a name or best; the newest clean one if none is named."""
+        return await self._act(run, {"do": "rollback", "to": to})
+
     async def pause(self, run: str | None = None) -> dict[str, Any]:
         """Pause a live training between two steps, until `resume`."""
         return await self._act(run, {"do": "pause"})
@@ -204,7 +208,7 @@ _READING = (
     *("list_runs", "diagnose", "explain", "query", "journal", "curves", "backtrace", "checkpoints", "compare", "doctor"),
     "validate",
 )
-_CHANGING = ("set", "save", "pause", "resume", "undo", "eval")
+_CHANGING = ("set", "save", "rollback", "pause", "resume", "undo", "eval")
 
 
 def mcp_server(runs: Runs, *, allow_actions: bool = False) -> MCPServer[Any]:

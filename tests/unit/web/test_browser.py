@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from holdfast_run import PYTHON, VICTIMS, start, wait_until
 from small_server import own_token
 
+from holdfast.probe.changing import change
 from holdfast.probe.serve.server import Server
 from holdfast.probe.target import registered_runs
 from holdfast.signals.run_folder import RunFolder
@@ -59,18 +59,6 @@ def open_page(page: Any, server: Server, where: str = "") -> None:
         page.evaluate("where => { location.hash = where }", where)
 
 
-@pytest.fixture
-def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunFolder]:
-    """A training under `holdfast run --policy guard`, until the test ends."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    words = ("--name", "watched", "--policy", "guard", "--", PYTHON, str(VICTIMS / "trains_while_watched.py"))
-    process = start(tmp_path, *words)
-    wait_until(lambda: any(run.recordings() for run in registered_runs()))
-    yield registered_runs()[0]
-    (tmp_path / "stop").touch()
-    process.communicate(timeout=600)
-
-
 def points(page: Any) -> int:
     """How many steps the head of the page shows."""
     return int(page.inner_text(".facts div:first-child dd").replace(",", ""))
@@ -108,6 +96,24 @@ def test_a_live_curve_moves_a_nan_becomes_a_mark_and_an_action_is_confirmed_and_
         page.get_by_role("button", name="Do it").click()
         page.wait_for_selector("dialog .outcome .ok")
         assert [row["do"] for row in live.journal if row["kind"] == "change"] == ["set", "undo"]
+
+
+def test_a_training_is_rolled_back_from_the_page_to_a_checkpoint_of_the_list(page: Any, live: RunFolder) -> None:
+    saved = change(live, {"do": "save", "path": None})[0].answer
+    with serving(Settings(listen="127.0.0.1:0", allow_actions=True), registered_runs) as server:
+        open_page(page, server, "#/run/watched/checkpoints")
+        page.wait_for_selector(".plot.large canvas")
+        page.wait_for_function(LATER, arg=saved["step"] + 20)
+        page.locator(".pane.checkpoints").get_by_role("button", name="Roll back…").click()
+        name = Path(saved["path"]).name
+        assert page.inner_text("dialog code.command") == f"holdfast rollback watched --to {name}"
+        assert not [row for row in live.journal if row.get("do") == "rollback"]  # nothing happens before it is confirmed
+        page.get_by_role("button", name="Do it").click()
+        page.wait_for_selector("dialog .outcome .ok")
+        assert f"restored the state of step {saved['step']}" in page.inner_text("dialog .outcome")
+        (row,) = (row for row in live.journal if row.get("do") == "rollback")
+        assert row["who"] == "local from 127.0.0.1 (page)" and row["to"] == saved["step"]
+        page.wait_for_selector(f".strip .event:has-text('rolled back to step {saved['step']}')")
 
 
 def test_an_open_page_continues_when_its_server_is_restarted(page: Any, live: RunFolder) -> None:

@@ -106,11 +106,11 @@ function modules(answer) {
       h("meter", { max: whole, value: time(one), title: percent(time(one) / whole) }), num(one.samples)]), [1, 2, 3, 5])];
 }
 
-const rankTab = (pane, id, row, what = "step time") => loading(pane, id, () => get("tab", { run: id, tab: "ranks", what }),
+const rankTab = (pane, id, row, rollBack, what = "step time") => loading(pane, id, () => get("tab", { run: id, tab: "ranks", what }),
   (answer) => [
   h("div", { class: "segments", role: "group", "aria-label": "What of each rank" },
     answer.choices.map((one) => h("button", { "aria-pressed": String(one === answer.what),
-    onclick: () => rankTab(pane, id, row, one) }, one))),
+    onclick: () => rankTab(pane, id, row, rollBack, one) }, one))),
   heat(answer, answer.what === "loss" ? num : answer.what === "memory" ? bytes : duration, answer.what),
   table(["Rank", "PID", "Step", "Loss", "Speed", "Data wait", "Health"],
     answer.states.map((one) => [String(one.rank), String(one.pid ?? "–"), num(one.step), num(one.loss), rate(one.rate),
@@ -141,7 +141,7 @@ function stackReport(answer) {
         h("span", { class: "soft" }, ` ${frame.file}:${frame.line}`))))))))];
 }
 
-const checkpoints = (pane, id, row, full = false) => loading(pane, id,
+const checkpoints = (pane, id, row, rollBack, full = false) => loading(pane, id,
   () => get("checkpoints", { run: id, full: full ? 1 : null }), (answer) => {
   const rows = [...answer.checkpoints].sort((a, b) => (b.step ?? -1) - (a.step ?? -1)),
     best = rows.find((one) => one.state === "clean" && !one.weights_only);
@@ -149,13 +149,14 @@ const checkpoints = (pane, id, row, full = false) => loading(pane, id,
   return [best ? h("p", {}, "Resume from ", h("code", {}, best.path.split("/").pop()),
     ": the newest that is clean and complete.", h("code", { class: "command" }, `holdfast resume ${row().name}`))
     : h("p", { class: "bad" }, "■ None of them is clean and complete."),
-    table(["Checkpoint", "Step", "Epoch", "Saved", "Size", "Holds", "State"],
+    table(["Checkpoint", "Step", "Epoch", "Saved", "Size", "Holds", "State", ""],
       rows.map((one) => [h("code", {}, one.path.split("/").pop()), num(one.step), num(one.epoch),
       clock(one.saved_at || one.modified), bytes(one.size), one.holds.join(", "),
       h("span", { class: `tag ${one.state === "clean" ? "ok" : "bad"}`,
-        title: one.troubles.map((each) => each.words).join("; ") }, one.state + (one.verified ? ", every byte read" : ""))]),
+        title: one.troubles.map((each) => each.words).join("; ") }, one.state + (one.verified ? ", every byte read" : "")),
+      rollBack && row().alive ? h("button", { onclick: () => rollBack(one.path.split("/").pop()) }, "Roll back…") : ""]),
         [1, 2, 4]),
-    full ? "" : h("button", { onclick: () => checkpoints(pane, id, row, true) }, "Read every byte of them")];
+    full ? "" : h("button", { onclick: () => checkpoints(pane, id, row, rollBack, true) }, "Read every byte of them")];
 });
 
 function data(answer) {
