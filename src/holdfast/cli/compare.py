@@ -142,6 +142,7 @@ def _write_page(path: Path, comparison: Comparison) -> None:
     from markupsafe import Markup
 
     from holdfast.data.pages import rendered
+    from holdfast.diagnosis.plot import plot_scripts
     from holdfast.diagnosis.run_comparison import drawing, sentence, templates
 
     page = rendered(
@@ -150,6 +151,7 @@ def _write_page(path: Path, comparison: Comparison) -> None:
         title=" and ".join(comparison.groups) if len(comparison.groups) < 4 else f"{len(comparison.groups)} runs",
         comparison=comparison,
         plot=Markup(drawing(comparison)),
+        scripts=Markup(plot_scripts()),
         columns=_columns(comparison),
         rows=list(map(_cells(comparison), comparison.runs)),
         sentences=[*(sentence(comparison, gap) for gap in comparison.gaps), _note(comparison)],

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from holdfast_run import wait_until
 from small_server import own_token
 
 from holdfast.probe.changing import change
@@ -189,6 +190,38 @@ def test_an_exported_page_needs_no_server_and_shows_the_same(browser: Any, tmp_p
     page.get_by_role("button", name="time").click()
     page.keyboard.press("5")
     page.wait_for_selector(".pane.ranks canvas")
+    context.close()
+    assert not wrong
+
+
+def test_reports_and_notebooks_draw_the_same_plots_without_a_server(browser: Any, tmp_path: Path, run: RunFolder) -> None:
+    from holdfast.diagnosis.of_run import check_up_run
+    from holdfast.diagnosis.page import frame, page
+    from holdfast.train.report import MetricsTable, write_report
+
+    table = MetricsTable(tmp_path / "metrics.csv")
+    for epoch in range(1, 9):
+        table.add({"epoch": epoch, "step": 10 * epoch, "train_loss": 5.0**-epoch, "map": epoch / 10, "lr": 0.1})
+    write_report(tmp_path, {}, table, {"map": 0.8}, {})
+    (tmp_path / "diagnose.html").write_text(page([check_up_run(run)]))
+    (tmp_path / "notebook.html").write_text(f"<!doctype html><h1>a cell</h1>{frame(run)}")
+    context, wrong = browser.new_context(offline=True, viewport={"width": 1280, "height": 900}), []
+    shown = context.new_page()
+    shown.on("pageerror", lambda error: wrong.append(str(error)))
+    for name, place, plots in (("report", shown, 3), ("diagnose", shown, 1), ("notebook", shown.frame_locator("iframe"), 1)):
+        shown.goto((tmp_path / f"{name}.html").as_uri())
+        place.locator(".plot canvas").first.wait_for()
+        assert place.locator(".plot canvas").count() == plots, name
+    shown.goto((tmp_path / "report.html").as_uri())
+    loss, metric = shown.locator(".plot").nth(0), shown.locator(".plot").nth(1)
+    assert loss.locator("button.scale").inner_text() == "log scale" and metric.locator("button.scale").inner_text() == "linear"
+    before, box = metric.locator("canvas").screenshot(), loss.locator(".u-over").bounding_box()
+    shown.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 90)
+    shown.mouse.down()
+    shown.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + 90, steps=5)
+    shown.mouse.up()
+    wait_until(lambda: metric.locator("canvas").screenshot() != before)  # the zoom is that of all plots
+    loss.locator(".u-over").dblclick()
     context.close()
     assert not wrong
 

@@ -1,0 +1,23 @@
+// The plots of a page that is a file. Each is in a root of its own: the page's style and theirs do not meet.
+import { h } from "./base.js";
+import { Plot, SERIES, xWords } from "./plots.js";
+
+const plots = [], zooms = {}, dark = matchMedia("(prefers-color-scheme: dark)");
+for (const place of document.querySelectorAll(".holdfast-plot")) {
+  const { title, along, lines, marks } = JSON.parse(place.querySelector("script").textContent);
+  const told = h("p", { class: "soft told" }, along);
+  const shared = { along, marks: () => marks, get range() { return zooms[along] || null; },
+    zoom: (to) => { zooms[along] = to; plots.forEach((one) => one.shared.along === along && one.show(one.lines)); },
+    open: (near) => { told.textContent = near.map((one) => `${along} ${one.x}: ${one.label}`).join(", "); },
+    crosshair: (x) => { told.textContent = xWords(along, x); } };
+  const plot = new Plot({ key: title, title, large: true }, shared);
+  const root = place.attachShadow({ mode: "open" });
+  root.append(h("style", {}, globalThis.HOLDFAST_STYLE), plot.element, told);
+  place.dataset.theme = dark.matches ? "dark" : "light";
+  plot.show(lines.map((one, at) => ({ ...one, colour: SERIES[at % SERIES.length] })));
+  plots.push(plot);
+}
+dark.addEventListener("change", () => plots.forEach((one) => {
+  one.element.getRootNode().host.dataset.theme = dark.matches ? "dark" : "light";
+  one.redraw();
+}));
