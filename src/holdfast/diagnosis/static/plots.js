@@ -77,14 +77,14 @@ export class Plot {
     const axis = { stroke: ink, font, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1, size: 4 } };
     const few = this.isLog ? { filter: decades } : {};
     this.plot = new uPlot({
-      ...this.size(),
+      ...this.size(), padding: [this.spec.large ? 16 : 6, null, null, null], // above the curves: the signs of the marks
       legend: { show: false },
       cursor: { sync: { key: "holdfast", setSeries: false }, drag: { x: true, y: false, setScale: false },
         points: { size: 5 } },
       scales: { x: { time: this.shared.along === "time" },
         y: this.isLog ? { distr: 3 } : { range: (u, low, high) => padded(low, high) } },
       axes: [
-        { ...axis, size: 28, gap: 3, space: 70, values: this.shared.along === "time" ? undefined
+        { ...axis, size: 28, gap: 3, space: 70, incrs: this.shared.whole, values: this.shared.along === "time" ? undefined
           : (u, ticks) => ticks.map((one) => num(one)) },
         { ...axis, gap: 4, space: 26, size: (u, values) => 16 + 6.2 * Math.max(4,
           ...(values || []).map((one) => (one || "").length)),
@@ -151,13 +151,13 @@ export class Plot {
       c.globalAlpha = this.spec.large ? (worst.kind === "checkpoint" ? 0.35 : 0.8) : 0.3;
       c.lineWidth = ratio;
       c.setLineDash(worst.kind === "finding" ? [] : [4 * ratio, 3 * ratio]);
-      c.beginPath(); c.moveTo(x, top + (this.spec.large ? 14 * ratio : 0)); c.lineTo(x, top + height); c.stroke();
+      c.beginPath(); c.moveTo(x, top); c.lineTo(x, top + height); c.stroke();
       if (!this.spec.large) continue;
       c.globalAlpha = 1;
       c.font = `${11 * ratio}px system-ui, sans-serif`;
       c.textAlign = "center";
       const words = worst.label || GLYPHS[worst.kind] || "◆", half = c.measureText(words).width / 2; // which stays inside
-      c.fillText(words, Math.max(left + half, Math.min(left + u.bbox.width - half, x)), top + 10 * ratio);
+      c.fillText(words, Math.max(left + half, Math.min(left + u.bbox.width - half, x)), top - 4 * ratio);
     }
     c.fillStyle = this.colour("bad");
     c.globalAlpha = 1;
