@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from holdfast_run import wait_until
 from small_server import own_token
 
+from holdfast.inside.observers.saved_batch import DrawnBatch, save_batches
 from holdfast.probe.changing import change
 from holdfast.probe.serve.server import Server
 from holdfast.probe.target import registered_runs
@@ -161,6 +163,24 @@ def test_every_tab_shows_something_and_the_zoom_is_shared(page: Any, run: RunFol
         page.mouse.up()
         page.get_by_role("button", name="whole run").click()
         page.wait_for_selector("button:has-text('whole run')", state="hidden")
+
+
+def test_the_data_tab_shows_samples_of_the_batch_that_was_bad(page: Any, tmp_path: Path) -> None:
+    run = make_steps(tmp_path, "pictures", [1.0, float("nan"), 1.0])
+    info = json.loads((run.path / "run.json").read_text()) | {"settings": {"data": "my cells/data.yaml"}}
+    (run.path / "run.json").write_text(json.dumps(info))
+    images = torch.rand(20, 3, 64, 64)
+    images[7, :, 20:40] = float("nan")
+    drawn = DrawnBatch((images, torch.arange(20) % 3), list(range(100, 120)), list(range(100, 120)), 0, dataset="Cells")
+    save_batches(run.path / "rank-0" / "batches", 1, [drawn], state={}, run_later=lambda job: job())
+    with page_of(run) as server:
+        open_page(page, server, "#/run/pictures/data")
+        page.wait_for_selector(".pane.data .sample.bad img")
+        assert page.inner_text(".sample.bad").startswith("■ 107") and page.locator(".sample img").count() == 12
+        page.wait_for_function("() => [...document.querySelectorAll('.sample img')].every((one) => one.naturalWidth === 64)")
+        shown = page.inner_text(".pane.data")
+        assert "bad samples: 107" in shown and "holdfast replay pictures --step 1" in shown
+        assert "holdfast visualize 'my cells/data.yaml'" in shown
 
 
 def test_without_the_token_the_page_asks_for_it_and_shows_nothing(page: Any, run: RunFolder) -> None:

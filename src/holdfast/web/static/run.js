@@ -1,5 +1,5 @@
 // One run, live: the head, the curves with what happened on them, and the tabs.
-import { bytes, clock, closing, dialog, duration, get, h, health, live, num, percent, post, problem, rate,
+import { bytes, clock, closing, dialog, duration, get, h, health, live, num, percent, post, problem, quoted, rate,
   toast } from "./base.js";
 import { connected, metric } from "./list.js";
 import { FORMATS, Plot, xWords } from "./plots.js";
@@ -237,7 +237,7 @@ export function showRun(main, id, tab, me) {
 function commandOf(row, body) {
   const words = ["holdfast", body.do, row.name, ...({ set: [body.text], undo: [String(body.number)],
     rollback: body.to ? ["--to", body.to] : [] }[body.do] || [])];
-  return words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\"'\"'")}'`)).join(" ");
+  return words.map(quoted).join(" ");
 }
 
 function confirmWith(id, row, name, value, hint, request) {

@@ -1,5 +1,5 @@
 // The tabs under the curves: diagnosis, journal, parameters, modules, ranks, stacks, checkpoints, data, environment.
-import { bytes, clock, duration, get, h, num, percent, post, problem, rate } from "./base.js";
+import { bytes, clock, duration, get, h, num, percent, post, problem, quoted, rate } from "./base.js";
 
 const VERDICTS = { healthy: ["ok", "● healthy"], watch: ["warn", "▲ worth a look"], ill: ["bad", "■ something is wrong"],
   "too-short": ["over", "○ too short to tell"] };
@@ -159,8 +159,19 @@ const checkpoints = (pane, id, row, rollBack, full = false) => loading(pane, id,
     full ? "" : h("button", { onclick: () => checkpoints(pane, id, row, rollBack, true) }, "Read every byte of them")];
 });
 
+function sample(one) {
+  const fields = Object.entries(one.fields);
+  const picture = fields.find(([, field]) => field.picture);
+  return h("figure", { class: `sample ${one.bad ? "bad" : ""}` }, picture ? h("img", { src: picture[1].picture, alt: `sample ${one.index}` }) : null,
+    h("figcaption", {}, h("b", {}, `${one.bad ? "■ " : ""}${one.index}`), fields.filter(([, field]) => field.values).map(([name, field]) => h("span",
+      { class: "soft" }, `${name}: ${field.values.join(" ")}${field.shape.reduce((a, b) => a * b, 1) > field.values.length ? " …" : ""}`))));
+}
 function data(answer) {
   const parts = [];
+  for (const batch of answer.saved) parts.push(h("h3", {}, `The batch of step ${num(batch.step)}, which was saved`),
+    h("p", { class: "soft" }, [batch.dataset, `input: ${batch.input}`, batch.bad_samples.length ? `bad samples: ${batch.bad_samples.join(", ")}` : "",
+      ...batch.not_saved].filter(Boolean).join(" · ")), h("div", { class: "samples" }, batch.samples.map(sample)),
+    h("code", { class: "command" }, `holdfast replay ${quoted(answer.name)} --step ${batch.step}`));
   if (answer.fields.length) parts.push(h("h3", {}, "What sampled batches held"),
     table(["Data", "Field", "Batches", "Mean", "Deviation", "Lowest", "Highest", "Distinct samples"],
     answer.fields.map((one) => [one.split, h("code", {}, one.field), num(one.batches), num(one.mean), num(one.deviation),
@@ -169,6 +180,8 @@ function data(answer) {
     table(["Worker", "Training waited", "Batches ready", "Memory", "Pinned", "Persistent"],
     answer.workers.map((one) => [one.worker < 0 ? "in the training process" : String(one.worker), duration(one.waited),
     num(one.queue), bytes(one.rss), one.pinned ? "yes" : "no", one.persistent ? "yes" : "no"]), [1, 2, 3]));
+  if (answer.set) parts.push(h("h3", {}, "The data set"), ...["visualize", "validate", "stats"].map((verb) => h("code",
+    { class: "command" }, `holdfast ${verb} ${quoted(answer.set)}`)));
   return parts.length ? parts : empty("No batch of a torch DataLoader was sampled. ", h("code", {}, "holdfast stats DATA"),
     " counts a data set.");
 }
