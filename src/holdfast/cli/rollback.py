@@ -32,9 +32,9 @@ def rollback(
 ) -> None:
     """Put a live training back to one of its checkpoints, at the same step on every rank, and let it continue from there.
 
-    Weights, optimizer, schedulers, gradient scaler and averages are restored; a damaged checkpoint is skipped for an older one. The
-    loop goes on with its next batch, steps are counted on, and what `set` changed stays. `holdfast save` first keeps what is there
-    now: a rollback cannot be undone otherwise.
+    Weights, optimizer, schedulers, gradient scaler and averages are restored; a damaged checkpoint is skipped for an older one.
+    The loop goes on with its next batch, steps are counted on, and what `set` changed stays. Only what `holdfast save` kept
+    before can be brought back.
     """
     from holdfast.cli.live_requests import change_all, finish
 

@@ -19,7 +19,11 @@ _CHECKPOINT = re.compile(r"[\w.-]{1,100}")  # a step, a name or `best`: no path
 def command_of(run: str, body: dict[str, Any]) -> str:
     """The command that a change equals."""
     do = _verb(body)
-    more = {"set": [body.get("text")], "undo": [body.get("number")], "rollback": ["--to", body.get("to")] if body.get("to") else []}
+    more = {
+        "set": [body.get("text")],
+        "undo": [body.get("number")],
+        "rollback": ["--to", body.get("to")] if body.get("to") else [],
+    }
     return shlex.join(["holdfast", do, run, *map(str, more.get(do, []))])
 
 

@@ -1,4 +1,4 @@
-"""What operations teams watch: the live runs, rank by rank; findings and actions as counters. `/metrics` in Prometheus' text format."""
+"""Metrics of the live runs, rank by rank; findings and actions as counters. `/metrics` has them in Prometheus' text format."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from holdfast.diagnosis.checkup import Change, check_up
 from holdfast.diagnosis.page import page
-from holdfast.diagnosis.plot import Mark, plot
+from holdfast.diagnosis.plot import plot
 from holdfast.signals.curves import Curve, Curves
 
 STEPS = np.arange(100)

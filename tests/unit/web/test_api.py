@@ -176,6 +176,15 @@ def test_runs_are_compared_by_the_same_judge_as_on_the_command_line(tmp_path: Pa
 
 
 @pytest.mark.slow
+def test_a_run_here_is_compared_with_one_of_another_server(tmp_path: Path) -> None:
+    ours, theirs = (make_steps(tmp_path, name, np.linspace(2.0, end, 400)) for name, end in (("ours", 1.0), ("theirs", 0.5)))
+    with page_of(theirs) as there, page_of(ours, far=(f"127.0.0.1:{there.port}",)) as here:
+        answer = request(here, f"/api/compare?run=ours&run=127.0.0.1:{there.port}/theirs")
+        assert answer.status == 200, answer.content
+        assert [row["name"] for row in answer.content["runs"]] == ["ours", "theirs"]
+
+
+@pytest.mark.slow
 def test_checkpoints_of_a_run_without_any_are_none_in_words(ask: Any) -> None:
     answer = ask("/api/checkpoints?run=first")
     assert (answer.status == 400 and answer.content["fix"]) or answer.content["checkpoints"] == []

@@ -19,7 +19,9 @@ from holdfast.inside.observers.saved_batch import DrawnBatch, save_batches
 from holdfast.probe.changing import change
 from holdfast.probe.serve.server import Server
 from holdfast.probe.target import registered_runs
+from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.schema import TABLES
 from holdfast.web.start import Settings, serving
 
 from .conftest import make_steps, origin, page_of
@@ -117,6 +119,10 @@ def test_a_training_is_rolled_back_from_the_page_to_a_checkpoint_of_the_list(pag
         (row,) = (row for row in live.journal if row.get("do") == "rollback")
         assert row["who"] == "local from 127.0.0.1 (page)" and row["to"] == saved["step"]
         page.wait_for_selector(f".strip .event:has-text('rolled back to step {saved['step']}')")
+        page.keyboard.press("Escape")
+        page.keyboard.press("6")
+        page.get_by_role("button", name="Take the stacks now").click()  # one click is `holdfast backtrace`
+        page.wait_for_selector(".pane.stacks .stack li:has-text('trains_while_watched.py')")
 
 
 def test_an_open_page_continues_when_its_server_is_restarted(page: Any, live: RunFolder) -> None:
@@ -149,20 +155,77 @@ def test_fifty_runs_are_filtered_sorted_selected_by_keyboard_and_compared(page: 
         assert "%2F" not in page.url and page.url.count("sweep-1") == 2
 
 
-def test_every_tab_shows_something_and_the_zoom_is_shared(page: Any, run: RunFolder) -> None:
+def test_every_tab_shows_something(page: Any, run: RunFolder) -> None:
     with page_of(run) as server:
         open_page(page, server, "#/run/first")
         page.wait_for_selector(".plot.large canvas")
-        for number, name in enumerate(("diagnosis", "journal", "parameters", "modules", "ranks"), 1):
+        tabs = ("diagnosis", "journal", "parameters", "modules", "ranks", "stacks", "checkpoints", "data", "environment")
+        for number, name in enumerate(tabs, 1):
             page.keyboard.press(str(number))
             page.wait_for_selector(f".pane.{name} > :not(p.soft:only-child)")
-        box = page.locator(".plot.large .u-over").bounding_box()
-        page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 90)
-        page.mouse.down()
-        page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 90, steps=5)
-        page.mouse.up()
-        page.get_by_role("button", name="whole run").click()
-        page.wait_for_selector("button:has-text('whole run')", state="hidden")
+            assert page.inner_text(".tabs [aria-current]").lower() == name and page.locator(".pane > .problem").count() == 0
+
+
+def drag(page: Any, place: Any) -> None:
+    """Zoom into a part of a plot."""
+    box = place.locator(".u-over").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 90)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 90, steps=5)
+    page.mouse.up()
+
+
+def test_a_zoom_is_that_of_all_plots_along_steps_epochs_and_time_and_a_log_scale_is_marked(page: Any, tmp_path: Path) -> None:
+    runs = story(tmp_path)
+    with page_of(*runs) as server:
+        open_page(page, server, "#/run/base")
+        loss, norm = (page.locator(f".plot:has(figcaption b:text-is('{name}'))") for name in ("Loss", "Gradient norm"))
+        loss.locator("canvas").wait_for()
+        assert loss.locator("button.scale").inner_text() == "linear"
+        page.keyboard.press("l")
+        loss.locator("button.scale.on:has-text('log scale')").wait_for()
+        for key, words in (("s", "step 7"), ("e", "epoch 7."), ("t", ":")):  # made from step 600 to 900 of 1,200
+            page.keyboard.press(key)
+            whole = norm.locator("canvas").screenshot()
+            drag(page, loss)
+            page.wait_for_selector("button:has-text('whole run'):visible")
+            wait_until(lambda whole=whole: norm.locator("canvas").screenshot() != whole)
+            box = loss.locator(".u-over").bounding_box()
+            page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 50)
+            page.wait_for_function("words => document.querySelector('.place').textContent.includes(words)", arg=words)
+            page.keyboard.press("0")
+            page.wait_for_selector("button:has-text('whole run')", state="hidden")
+        page.keyboard.press("s")
+        page.locator("input[type=range]").fill("4")
+        page.wait_for_selector("text=mean of 50 steps")
+
+
+def test_heat_maps_show_layers_and_ranks_by_step(page: Any, tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "wide", started=1.0)
+    for rank in range(4):
+        recorder = Recorder.start(run, rank)
+
+        def add(table: str, recorder: Recorder = recorder, **row: Any) -> None:
+            recorder.table(table).append([row.get(one.name, one.kind.missing) for one in TABLES[table].columns])
+
+        for step in range(240):
+            add("steps", step=step, loss=1.0, time=float(step), step_seconds=0.9 if rank == 2 else 0.1)
+            for name in ("stem.weight", "head.weight") if step % 2 == 0 and rank == 0 else ():
+                norm = float("nan") if (name, step) == ("head.weight", 100) else 1.0 + step
+                add("parameters", step=step, name=recorder.strings.code(name), grad_norm=norm, non_finite=int(norm != norm))
+        recorder.close()
+    with page_of(run) as server:
+        open_page(page, server, "#/run/wide/parameters")
+        page.wait_for_selector(".heat canvas")
+        assert page.locator(".heat .names li").all_inner_texts() == ["stem.weight", "head.weight"]
+        assert page.locator(".heat .names li.bad").inner_text() == "head.weight" and "■ not finite" in page.inner_text(".pane")
+        page.keyboard.press("5")
+        page.wait_for_selector(".pane.ranks .heat canvas")
+        assert page.locator(".heat .names li").all_inner_texts() == [f"rank {rank}" for rank in range(4)]
+        box = page.locator(".heat canvas").bounding_box()
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] * 0.62)
+        page.wait_for_function("() => document.querySelector('.told').textContent.endsWith('0.9 s')")
+        assert page.inner_text(".pane .told").startswith("rank 2, about step 12")
 
 
 def test_the_data_tab_shows_samples_of_the_batch_that_was_bad(page: Any, tmp_path: Path) -> None:
@@ -235,11 +298,8 @@ def test_reports_and_notebooks_draw_the_same_plots_without_a_server(browser: Any
     shown.goto((tmp_path / "report.html").as_uri())
     loss, metric = shown.locator(".plot").nth(0), shown.locator(".plot").nth(1)
     assert loss.locator("button.scale").inner_text() == "log scale" and metric.locator("button.scale").inner_text() == "linear"
-    before, box = metric.locator("canvas").screenshot(), loss.locator(".u-over").bounding_box()
-    shown.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 90)
-    shown.mouse.down()
-    shown.mouse.move(box["x"] + box["width"] * 0.8, box["y"] + 90, steps=5)
-    shown.mouse.up()
+    before = metric.locator("canvas").screenshot()
+    drag(shown, loss)
     wait_until(lambda: metric.locator("canvas").screenshot() != before)  # the zoom is that of all plots
     loss.locator(".u-over").dblclick()
     context.close()

@@ -93,6 +93,10 @@ def test_the_dashboard_asks_only_for_metrics_that_there_are() -> None:
     assert asked and asked <= set(METRICS)
 
 
+def labels_of(point: Any) -> dict[str, str]:
+    return {one.key: one.value.string_value for one in point.attributes}
+
+
 def test_a_collector_gets_the_same_numbers_by_otlp_and_is_tried_again_when_it_fails(live_run: RunFolder) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp", reason="needs OpenTelemetry: pip install 'holdfast[otlp]'")
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -105,11 +109,10 @@ def test_a_collector_gets_the_same_numbers_by_otlp_and_is_tried_again_when_it_fa
         assert [path for path, _ in bodies] and {path for path, _ in bodies} == {"/v1/metrics"}
         message = ExportMetricsServiceRequest.FromString(bodies[-1][1])
         found = {one.name: one for one in message.resource_metrics[0].scope_metrics[0].metrics}
-        steps = {dict((a.key, a.value.string_value) for a in p.attributes)["rank"]: p.as_double
-                 for p in found["holdfast.step"].gauge.data_points}  # fmt: skip
-        assert steps == {"0": 99.0, "1": 99.0}
+        steps = [(labels_of(point)["rank"], point.as_double) for point in found["holdfast.step"].gauge.data_points]
+        assert steps == [("0", 99.0), ("1", 99.0)]
         findings = found["holdfast.findings"].sum
-        assert findings.is_monotonic and {a.key: a.value.string_value for a in findings.data_points[0].attributes}["code"] == "loss-spike"
+        assert findings.is_monotonic and labels_of(findings.data_points[0])["code"] == "loss-spike"
         assert "holdfast" in str(message.resource_metrics[0].resource)
     gone = Settings(listen="127.0.0.1:0", otlp=f"http://127.0.0.1:{port}")
     with serving(gone, lambda: [live_run], say=told.append):
