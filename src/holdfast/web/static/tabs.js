@@ -164,11 +164,11 @@ function sample(one) {
   const picture = fields.find(([, field]) => field.picture);
   return h("figure", { class: `sample ${one.bad ? "bad" : ""}` }, picture ? h("img", { src: picture[1].picture, alt: `sample ${one.index}` }) : null,
     h("figcaption", {}, h("b", {}, `${one.bad ? "■ " : ""}${one.index}`), fields.filter(([, field]) => field.values).map(([name, field]) => h("span",
-      { class: "soft" }, `${name}: ${field.values.join(" ")}${field.shape.reduce((a, b) => a * b, 1) > field.values.length ? " …" : ""}`))));
+      { class: "soft" }, `field ${name}: ${field.values.join(" ")}${field.shape.reduce((a, b) => a * b, 1) > field.values.length ? " …" : ""}`))));
 }
 function data(answer) {
   const parts = [];
-  for (const batch of answer.saved) parts.push(h("h3", {}, `The batch of step ${num(batch.step)}, which was saved`),
+  for (const batch of answer.saved) parts.push(h("h3", {}, `Bad batch of step ${num(batch.step)}`),
     h("p", { class: "soft" }, [batch.dataset, `input: ${batch.input}`, batch.bad_samples.length ? `bad samples: ${batch.bad_samples.join(", ")}` : "",
       ...batch.not_saved].filter(Boolean).join(" · ")), h("div", { class: "samples" }, batch.samples.map(sample)),
     h("code", { class: "command" }, `holdfast replay ${quoted(answer.name)} --step ${batch.step}`));
