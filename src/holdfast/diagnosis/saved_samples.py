@@ -88,9 +88,9 @@ def _shown(values: Array) -> dict[str, Any]:
 def _pixels(values: Array) -> Array | None:
     """Height x width x 1 or 3 channels; None for what is no picture."""
     if values.ndim == 2 and min(values.shape) >= 8:
-        return values[:, :, None]
+        return np.asarray(values[:, :, None])
     if values.ndim == 3 and values.shape[0] in (1, 3) and min(values.shape[1:]) >= 8:
-        return values.transpose(1, 2, 0)
+        return np.asarray(values.transpose(1, 2, 0))
     return values if values.ndim == 3 and values.shape[2] in (1, 3) and min(values.shape[:2]) >= 8 else None
 
 
