@@ -43,7 +43,7 @@ def page(checkups: Sequence[Checkup]) -> str:
 def frame(run: RunFolder) -> str:
     """The page of a run in a frame, as a notebook shows it: its style touches nothing else there."""
     checkup = check_up_run(run, compare=False)
-    height = 160 + 300 * len(_groups(checkup.curves)) + 120 * len(checkup.episodes)
+    height = 160 + 330 * len(_groups(checkup.curves)) + 120 * len(checkup.episodes)
     inner = html.escape(page([checkup]), quote=True)
     return f'<iframe srcdoc="{inner}" style="width: 100%; height: {min(height, 900)}px; border: 0"></iframe>'
 
