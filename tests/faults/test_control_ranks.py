@@ -21,7 +21,8 @@ def test_two_ranks_change_at_the_same_step_and_end_with_the_same_weights(tmp_pat
     ]
     assert asked.value("dist.get_rank()") == "0"
     assert asked.value("dist.get_rank()", rank=1) == "1"
-    for request in ({"do": "set", "text": "lr*=5"}, {"do": "pause"}):
+    save, back = {"do": "save", "path": None}, {"do": "rollback", "to": None}
+    for request in ({"do": "set", "text": "lr*=5"}, save, back, {"do": "pause"}):
         told = change(asked.run, request)
         assert [one.ok for one in told] == [True, True], told
         assert told[0].answer["step"] == told[1].answer["step"]

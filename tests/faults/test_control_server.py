@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
 import subprocess
@@ -243,6 +244,32 @@ def test_a_save_is_whole_and_can_be_one_file(asked: AskedRun, tmp_path: Path) ->
     content = torch.load(path, weights_only=True)
     assert {"model", "optimizer", "scheduler", "step", "epoch"} <= set(content)
     assert content["step"] > 0 and "0.weight" in content["model"]
+
+
+def test_a_rollback_by_hand_restores_the_weights_and_the_optimizer_and_the_journal_tells_who_asked(asked: AskedRun) -> None:
+    weights = "sum(p.double().sum().item() for p in model.parameters()), optimizer.state[next(model.parameters())]['step'].item()"
+    asked.change("pause")
+    try:
+        saved, before = asked.change("save").answer, asked.value(weights)
+        asked.change("continue")
+        wait_until(lambda: asked.eval("1")["step"] > saved["step"] + 20)
+        lowered = asked.change("set", text="lr*=0.5").answer
+        asked.change("pause")
+        rates = asked.value(LR)
+        assert asked.value(weights) != before
+        done = asked.type("rollback", "--to", str(saved["step"]))
+        assert done.returncode == 0 and f"restored the state of step {saved['step']}" in done.stdout, done.stderr
+        assert asked.value(weights) == before and asked.value(LR) == rates  # what was set stays, and counts once
+    finally:
+        asked.change("continue")
+    asked.change("undo", change=lowered["number"])
+    (row,) = (row for row in asked.journal() if row.get("do") == "rollback")
+    assert row["who"].startswith(getpass.getuser()) and row["to"] == saved["step"] < row["step"] and row["path"] == saved["path"]
+    assert read_state(asked.run).roll_backs == 1
+    assert f"rolled back to step {saved['step']}" in asked.type("journal", "--kind", "change").stdout
+    refused = asked.type("rollback", "--to", "no-such-checkpoint")
+    assert refused.returncode == 2 and "holdfast checkpoints list" in refused.stderr
+    assert "cannot be undone" in change(asked.run, {"do": "undo", "change": row["number"]})[0].answer["error"]
 
 
 def test_cleanup_drops_the_gradients_and_says_what_was_freed(asked: AskedRun) -> None:

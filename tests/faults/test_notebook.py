@@ -17,6 +17,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not PYTHON, reason="needs nbclient and ipykernel in an environment of their own: make test-trackers"),
 ]
+PLOT = "class=&quot;holdfast-plot&quot;"
 BUILD = """
 import torch, holdfast
 def build():
@@ -96,12 +97,12 @@ def test_a_run_in_a_notebook_is_drawn_replaced_interrupted_and_resumed(tmp_path:
     errors = [one["evalue"] or one["ename"] for cell in outputs for one in cell if one["output_type"] == "error"]
     assert errors == ["KeyboardInterrupt"], errors
     drawn = html_of(outputs[3])
-    assert "<iframe srcdoc=" in drawn and "&lt;polyline" in drawn and "class=&quot;verdict healthy&quot;" in drawn
+    assert "<iframe srcdoc=" in drawn and PLOT in drawn and "class=&quot;verdict healthy&quot;" in drawn
     steps = re.search(r"(\d+) steps", drawn)
     assert steps is not None and int(steps[1]) in (299, 300), "the last row may be on its way"
-    assert "&lt;polyline" in html_of(outputs[1]), "the display of the first cell was not brought up to date"
+    assert PLOT in html_of(outputs[1]), "the display of the first cell was not brought up to date"
     assert text_of(outputs[5]) == "[True, False]\n", "a cell that is executed again closes its old run"
     assert "saved " in text_of(outputs[6])
     step, same, closed = text_of(outputs[7]).split()
     assert int(step) >= 50 and same == "True" and closed == "False"
-    assert "&lt;polyline" in html_of(outputs[9])
+    assert PLOT in html_of(outputs[9])

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -56,7 +57,8 @@ def compare(
     from holdfast.diagnosis.run_comparison import as_row
     from holdfast.diagnosis.run_comparison import compare as compare_runs
 
-    comparison = compare_runs(_sources(all_of(runs, target)), metric=metric, at_epoch=at_epoch)
+    with TemporaryDirectory(prefix="holdfast-") as copies:
+        comparison = compare_runs(_sources(all_of(runs, target), Path(copies)), metric=metric, at_epoch=at_epoch)
     if page_file is not None:
         _write_page(page_file, comparison)
     if as_json:
@@ -65,13 +67,13 @@ def compare(
         _show(comparison)
 
 
-def _sources(targets: Sequence[str]) -> list[tuple[Curves, RunFolder | None]]:
+def _sources(targets: Sequence[str], copies: Path) -> list[tuple[Curves, RunFolder | None]]:
     from holdfast.cli.diagnose import read_target
     from holdfast.logs.series_choice import SeriesChoice
 
     sources = []
-    for name in targets:
-        for source in read_target(name, SeriesChoice()):
+    for number, name in enumerate(targets):
+        for source in read_target(name, SeriesChoice(), copies=copies / str(number)):
             if isinstance(source, HoldfastError):
                 raise source
             sources.append(source)
@@ -142,6 +144,7 @@ def _write_page(path: Path, comparison: Comparison) -> None:
     from markupsafe import Markup
 
     from holdfast.data.pages import rendered
+    from holdfast.diagnosis.plot import plot_scripts
     from holdfast.diagnosis.run_comparison import drawing, sentence, templates
 
     page = rendered(
@@ -150,6 +153,7 @@ def _write_page(path: Path, comparison: Comparison) -> None:
         title=" and ".join(comparison.groups) if len(comparison.groups) < 4 else f"{len(comparison.groups)} runs",
         comparison=comparison,
         plot=Markup(drawing(comparison)),
+        scripts=Markup(plot_scripts()),
         columns=_columns(comparison),
         rows=list(map(_cells(comparison), comparison.runs)),
         sentences=[*(sentence(comparison, gap) for gap in comparison.gaps), _note(comparison)],

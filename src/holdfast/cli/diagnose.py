@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
@@ -121,15 +122,18 @@ def _checked(target: str, chosen: SeriesChoice) -> Iterator[Checkup | HoldfastEr
 
 
 def read_target(
-    target: str, chosen: SeriesChoice, *, anything: bool = False
+    target: str, chosen: SeriesChoice, *, anything: bool = False, copies: Path | None = None
 ) -> Iterator[tuple[Curves, RunFolder | None] | HoldfastError]:
-    """The curves of everything that a target names, and the run if it is one of Holdfast's; what cannot be read, as an error."""
+    """The curves of everything that a target names, and the run if it is one of Holdfast's; what cannot be read, as an error.
+
+    A run of a server is copied to `copies`; without such a folder the copy is there until the next one is asked for.
+    """
     from holdfast.logs.folders import kind_of
     from holdfast.logs.search import find_logs
 
     path = Path(target).expanduser()
     if not target or not path.is_dir() or kind_of(path) == "holdfast":
-        yield from _read_one(path if target else None, target, chosen, anything=anything)
+        yield from _read_one(path if target else None, target, chosen, anything=anything, copies=copies)
         return
     several = False
     for log in find_logs(path):
@@ -142,7 +146,9 @@ def read_target(
         raise LogUnreadable(f"{path} holds no run and no log.", fix="name a log, or a folder with CSV, JSON or text logs in it")
 
 
-def _read_one(path: Path | None, name: str, chosen: SeriesChoice, *, anything: bool) -> Iterator[tuple[Curves, RunFolder | None]]:
+def _read_one(
+    path: Path | None, name: str, chosen: SeriesChoice, *, anything: bool, copies: Path | None = None
+) -> Iterator[tuple[Curves, RunFolder | None]]:
     """The runs in a file or a run's folder, or of a server; any other name is a run of Holdfast."""
     from holdfast.logs.folders import kind_of
     from holdfast.logs.holdfast_run import read_run
@@ -153,7 +159,7 @@ def _read_one(path: Path | None, name: str, chosen: SeriesChoice, *, anything: b
         for curves in open_log(path, name=name, anything=anything or bool(chosen)):
             yield chosen.of(curves), None
     elif is_server(name):
-        with TemporaryDirectory(prefix="holdfast-") as folder:
+        with nullcontext(copies) if copies else TemporaryDirectory(prefix="holdfast-") as folder:
             for run in copies_of(name, Path(folder)):
                 yield chosen.of(read_run(run)), run
     else:

@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 def mcp(
     target: NamedTargets = None,
     allow_actions: Annotated[
-        bool, typer.Option("--allow-actions", help="The agent may change a training: set, save, pause, undo, eval.")
+        bool, typer.Option("--allow-actions", help="The agent may change a training: set, save, roll back, pause, undo, eval.")
     ] = False,
 ) -> None:
     """Let a coding agent ask about your runs: an MCP server on stdin and stdout, which the agent starts itself.

@@ -56,6 +56,11 @@ RunNames = Annotated[list[str] | None, _run]
 AllRuns = Annotated[bool, typer.Option("--all", help="All live runs of this machine.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+Otlp = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Push the metrics to this OpenTelemetry collector: http://HOST:4318.", show_default=False),
+]
+
 
 def one_of(run: str | None, target: str | None) -> str | None:
     """The run that was named, by its place or with -t."""

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import RunName, one_of
+from holdfast.cli.options import Otlp, RunName, one_of
 
 _LOOPBACK = "127.0.0.1:8080"
 
@@ -35,6 +35,7 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A name by which browsers reach this server. Repeatable.")
     ] = None,
+    otlp: Otlp = None,
     cert: Annotated[Path | None, typer.Option(help="TLS certificate (PEM).")] = None,
     key: Annotated[Path | None, typer.Option(help="TLS key (PEM).")] = None,
     new_token: Annotated[
@@ -57,7 +58,9 @@ def serve(
     one = resolve(named) if named else None
     be_nice()
     hosts = tuple(allow_host or ())
-    settings = Settings(listen=listen or _LOOPBACK, token_file=token_file, read_only=read_only, hosts=hosts, cert=cert, key=key)
+    settings = Settings(
+        listen=listen or _LOOPBACK, token_file=token_file, read_only=read_only, hosts=hosts, otlp=otlp, cert=cert, key=key
+    )
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())

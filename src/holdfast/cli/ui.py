@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.options import NamedTargets
+from holdfast.cli.options import NamedTargets, Otlp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ def ui(
     target: NamedTargets = None,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen on; port 0 picks a free one.")] = _LOOPBACK,
     allow_actions: Annotated[
-        bool, typer.Option("--allow-actions", help="The page may change a training: set, save, pause, undo.")
+        bool, typer.Option("--allow-actions", help="The page may change a training: set, save, roll back, pause, undo.")
     ] = False,
     export: Annotated[
         Path | None,
@@ -43,6 +43,7 @@ def ui(
     allow_host: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="A name by which browsers reach this server. Repeatable.")
     ] = None,
+    otlp: Otlp = None,
     cert: Annotated[Path | None, typer.Option(help="TLS certificate (PEM).")] = None,
     key: Annotated[Path | None, typer.Option(help="TLS key (PEM).")] = None,
 ) -> None:
@@ -75,6 +76,7 @@ def ui(
         key=key,
         far=far,
         hosts=tuple(allow_host or ()),
+        otlp=otlp,
         allow_actions=allow_actions,
     )
     stop = threading.Event()

@@ -23,7 +23,7 @@ def undo(
     rank: Rank = None,
     as_json: AsJson = False,
 ) -> None:
-    """Revert a change: `set` restores the old value, `pause` resumes. A save or an eval cannot be undone.
+    """Revert a change: `set` restores the old value, `pause` resumes. A save, a rollback or an eval cannot be undone.
 
     Later changes stay. An undo has a number too, and can be undone.
     """

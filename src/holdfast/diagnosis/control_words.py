@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from holdfast.probe.values import number
@@ -64,6 +65,7 @@ _DID: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "set": _set,
     "undo": _undo,
     "save": _save,
+    "rollback": lambda row: f"rolled back to step {row.get('to')} ({plain(Path(str(row.get('path'))).name)})",
     "cleanup": _cleanup,
     "pause": lambda _: "paused",
     "continue": lambda _: "resumed",

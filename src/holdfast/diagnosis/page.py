@@ -12,7 +12,7 @@ from holdfast.diagnosis.causes.cause import Fix
 from holdfast.diagnosis.checkup import Checkup, Episode
 from holdfast.diagnosis.curve_sentences import sentence
 from holdfast.diagnosis.of_run import check_up_run
-from holdfast.diagnosis.plot import Mark, plot
+from holdfast.diagnosis.plot import Mark, plot, plot_scripts
 from holdfast.diagnosis.ranking import Ranked
 from holdfast.signals.curves import Curve, Curves
 from holdfast.signals.run_folder import RunFolder
@@ -28,11 +28,6 @@ h1 { font-size: 1.3rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; } h3 { fon
 .healthy { background: #2f855a; } .watch { background: #b7791f; } .ill { background: #c53030; }
 .too-short { background: #4a5568; }
 .soft { color: var(--soft); } code { font-size: .9em; } ul { margin: .2rem 0 .6rem; padding-left: 1.2rem; }
-svg { width: 100%; height: auto; margin: .6rem 0; } .grid { stroke: var(--line); } .axis { fill: var(--soft); font-size: 11px; }
-.legend { font-size: 12px; } .mark { stroke-width: 1.2; stroke-dasharray: 4 3; } .label { font-size: 12px; font-weight: 600; }
-.mark.critical { stroke: #c53030; } .mark.warning { stroke: #b7791f; } .mark.info { stroke: var(--soft); }
-.mark.change { stroke: #2b6cb0; } .label.change { fill: #2b6cb0; font-weight: 400; }
-.label.critical { fill: #c53030; } .label.warning { fill: #b7791f; } .label.info { fill: var(--soft); }
 """
 
 
@@ -41,14 +36,14 @@ def page(checkups: Sequence[Checkup]) -> str:
     title = checkups[0].curves.name if len(checkups) == 1 else f"{len(checkups)} runs"
     body = "\n".join(_section(checkup) for checkup in checkups)
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{_text(title)}</title>'
-    whole = f"<head>{head}<style>{_STYLE}</style></head><body><h1>Holdfast: {_text(title)}</h1>{body}</body>"
+    whole = f"<head>{head}<style>{_STYLE}</style>{plot_scripts()}</head><body><h1>Holdfast: {_text(title)}</h1>{body}</body>"
     return f"<!doctype html><html lang=en>{whole}</html>\n"
 
 
 def frame(run: RunFolder) -> str:
     """The page of a run in a frame, as a notebook shows it: its style touches nothing else there."""
     checkup = check_up_run(run, compare=False)
-    height = 160 + 300 * len(_groups(checkup.curves)) + 120 * len(checkup.episodes)
+    height = 160 + 330 * len(_groups(checkup.curves)) + 120 * len(checkup.episodes)
     inner = html.escape(page([checkup]), quote=True)
     return f'<iframe srcdoc="{inner}" style="width: 100%; height: {min(height, 900)}px; border: 0"></iframe>'
 

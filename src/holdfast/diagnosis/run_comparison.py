@@ -110,7 +110,7 @@ def compare(
 
 
 def drawing(comparison: Comparison) -> str:
-    """The curves of all runs over each other, as SVG."""
+    """The curves of all runs over each other, for a page."""
     curves = [
         Curve(run.name, np.round(run.positions).astype(np.int64), run.curve.values, better=comparison.better)
         for run in comparison.runs

@@ -179,6 +179,15 @@ class RunCheckpoints:
         self._report(restored)
         return restored
 
+    def roll_back(self, training: Training, to: str | None) -> Restored:
+        """Restore a checkpoint in the middle of a training: a step, a name, a path or `best`; by default the newest clean one."""
+        folder = newest_of_run(self._scope.run) or self.store().folder
+        at = int(to) if to is not None and to.isdecimal() else folder / to if to not in (None, "best") else to
+        result = restore(folder, at, lambda: self.state(training), lambda _: [], notes=self._notes, in_place=True)
+        if result is None:
+            raise CannotRestore("This run has no checkpoint yet.", fix="holdfast save makes one, to roll back to later")
+        return result[0]
+
     def _report(self, restored: Restored) -> None:
         """Record the resume; settings that differ count as changes."""
         state = self.state(None)

@@ -100,6 +100,11 @@ class Event:
         """The numbers of an action."""
         return _dict(self.row.get("settings"))
 
+    @property
+    def is_roll_back(self) -> bool:
+        """Whether the training was put back to an earlier state, as a repair or by hand."""
+        return (self.code == "roll-back" and self.state == "done") or self.row.get("do") == "rollback"
+
     def concerns(self, rank: int) -> bool:
         """Whether it is about that rank; what names no rank is about all."""
         return not self.ranks or rank in self.ranks

@@ -137,7 +137,7 @@ def read_state(
         policy=str(info.get("policy") or "observe"),
         rules=_rules(info.get("rules")),
         num_skipped=num_skipped(events),
-        roll_backs=sum(one.kind == "action" and one.code == "roll-back" and one.state == "done" for one in events),
+        roll_backs=sum(one.is_roll_back for one in events),
     )
 
 

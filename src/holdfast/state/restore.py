@@ -135,11 +135,14 @@ def restore(
     *,
     notes: RankNotes,
     randomness: bool = True,
+    in_place: bool = False,
 ) -> tuple[Restored, SavedState] | None:
     """Restore the given checkpoint, or the newest earlier clean one; None if there is none at all.
 
     `live` returns the training's state; `select` removes unwanted states from the saved one, and names them. All ranks take
-    rank 0's choice. Raises CannotRestore, with nothing changed, if none is usable or it does not fit.
+    rank 0's choice. Raises CannotRestore, with nothing changed, if none is usable or it does not fit. `in_place` is a rollback:
+    the random generators stay, so that the same batches do not come again, and so do large frozen parameters, which snapshots
+    leave out.
     """
     choice = notes.choose(lambda: _choose(folder, at)) or {"path": None, "skipped": []}
     skipped: list[str] = choice["skipped"]
@@ -154,8 +157,9 @@ def restore(
         unused = select(saved)
         if (path / SHARDS).exists() or state.is_sharded():
             place_shards(path, saved, state.read())
-        _refuse_missing(saved.tree, state.models())
-        state.restore(saved.tree, saved.hosts, randomness=randomness and saved.has_randomness)
+        if not in_place:
+            _refuse_missing(saved.tree, state.models())
+        state.restore(saved.tree, saved.hosts, randomness=randomness and not in_place and saved.has_randomness)
     except CannotRestore as error:
         fix = f"see what differs: holdfast checkpoints compare {path} --with package.module:factory"
         raise CannotRestore(f"{path} does not fit: {error.problem}", fix=fix) from None

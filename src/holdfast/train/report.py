@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import holdfast.data
-from holdfast.diagnosis.plot import Mark, plot
+from holdfast.diagnosis.plot import Mark, plot, plot_scripts
 from holdfast.probe.journal import Event, Folding
 from holdfast.probe.words import action_words, finding_words
 from holdfast.signals.curves import Curve
@@ -132,6 +132,7 @@ def write_report(
     page = render(
         "report.html",
         title=folder.resolve().name,
+        scripts=plot_scripts(),
         settings={name: value for name, value in settings.items() if value not in ("", None)},
         rows=table.rows,
         columns=list(dict.fromkeys(name for row in table.rows for name in row)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import Any
 
@@ -11,26 +12,23 @@ from holdfast.probe.serve.reply import Denied
 from holdfast.signals.run_folder import RunFolder
 
 _SECONDS = 30.0
-_VERBS = ("set", "save", "pause", "continue", "undo")
+_VERBS = ("set", "save", "rollback", "pause", "continue", "undo")
+_TAKES = {"set": "text", "undo": "number", "rollback": "to"}  # what of a request goes with it
+_CHECKPOINT = re.compile(r"[\w.-]{1,100}")  # a step, a name or `best`: no path
 
 
 def command_of(run: str, body: dict[str, Any]) -> str:
     """The command that a change equals."""
     do = _verb(body)
-    more = [str(body["text"])] if do == "set" else [str(body["number"])] if do == "undo" else []
-    return shlex.join(["holdfast", do, run, *more])
+    more = body.get(_TAKES.get(do, ""))
+    words = [] if more is None else ["--to", more] if do == "rollback" else [more]
+    return shlex.join(["holdfast", do, run, *map(str, words)])
 
 
 def act(run: RunFolder, body: dict[str, Any], who: str) -> dict[str, Any]:
     """Make the change in every rank of the run; what each of them answered."""
     do = _verb(body)
-    request: dict[str, Any] = {"do": do, "who": who}
-    if do == "set":
-        request["text"] = str(body["text"])
-    elif do == "undo":
-        request["number"] = body["number"]
-    elif do == "save":
-        request["path"] = None
+    request = {"do": do, "who": who, **({_TAKES[do]: body.get(_TAKES[do])} if do in _TAKES else {})}
     answers = change(run, request, seconds=_SECONDS)
     rows = [{"rank": one.recording.rank, "ok": one.ok, **one.answer} for one in answers]
     return {"command": command_of(run.name, body), "ok": all(one.ok for one in answers), "answers": rows}
@@ -50,6 +48,8 @@ def _verb(body: dict[str, Any]) -> str:
         raise UsageError(f"unknown action {str(do)[:40]!r}.", fix=f"one of: {', '.join(_VERBS)}")
     if do == "set" and not (isinstance(body.get("text"), str) and "=" in body["text"] and len(body["text"]) < 200):
         raise UsageError("there is no setting to change.", fix="send a setting such as lr=1e-4")
+    if do == "rollback" and body.get("to") is not None and not _CHECKPOINT.fullmatch(str(body["to"])):
+        raise UsageError("that is no checkpoint of the run.", fix="name a step, a checkpoint of the list, or best")
     if do == "undo" and not isinstance(body.get("number"), int):
         raise UsageError("there is no number of a change.", fix="the journal has the number of each change")
     return str(do)

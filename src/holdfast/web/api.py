@@ -17,7 +17,7 @@ from holdfast.probe.values import for_json
 from holdfast.version import __version__
 from holdfast.web import acting, live, tabs
 from holdfast.web.checkups import checkup_of
-from holdfast.web.commands import answer_of
+from holdfast.web.commands import answer_of, checkpoints_of
 from holdfast.web.curves import AXES
 from holdfast.web.gate import who_asks
 from holdfast.web.runs import marks
@@ -133,9 +133,8 @@ class Api:
         if self._runs.far(_named(request)) is not None:
             return await self._here_or_there(request, lambda _: {})
         watched = await anyio.to_thread.run_sync(self._runs.find, _named(request))
-        quick = [] if request.query_params.get("full") == "1" else ["--quick"]
-        rows = await answer_of(["checkpoints", "list", *quick], str(watched.run.path), seconds=300.0)
-        return _plain({"checkpoints": rows})
+        is_quick = request.query_params.get("full") != "1"
+        return _plain({"checkpoints": await checkpoints_of(watched.run.path, quick=is_quick)})
 
     async def _compare(self, request: Request) -> Response:
         names = request.query_params.getlist("run")[:_MOST_COMPARED]

@@ -12,6 +12,7 @@ import os
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from holdfast.errors import HoldfastError
@@ -22,6 +23,16 @@ _SECONDS = 120.0
 async def answer_of(verb: Sequence[str], *words: str, seconds: float = _SECONDS) -> Any:
     """What `holdfast VERB --json -- WORDS` prints. An error of it is raised here, with its fix."""
     return await json_of(["-m", "holdfast", *verb, "--json", "--", *words], f"holdfast {' '.join(verb)}", seconds=seconds)
+
+
+async def checkpoints_of(folder: Path, *, quick: bool = True) -> list[dict[str, Any]]:
+    """What `holdfast checkpoints list` says of a run; a run without any has none."""
+    try:
+        return list(await answer_of(["checkpoints", "list", *(["--quick"] if quick else [])], str(folder), seconds=300.0))
+    except HoldfastError as error:
+        if "without a checkpoint" in error.problem:
+            return []
+        raise
 
 
 async def json_of(words: Sequence[str], shown: str, *, seconds: float) -> Any:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import json
 import re
 from typing import Any
 
+from holdfast.diagnosis.plot import data_link, in_page, modules
 from holdfast.probe.values import for_json
 from holdfast.signals.run_folder import RunFolder
 from holdfast.web import tabs
 from holdfast.web.curves import AXES
-from holdfast.web.page import FOLDER
+from holdfast.web.page import texts
 from holdfast.web.runs import Runs, marks
 
 _POINTS = 2000
@@ -21,25 +20,19 @@ _SCRIPTS = ("base.js", "plots.js", "tabs.js", "list.js", "run.js", "compare.js")
 
 def exported(run: RunFolder) -> str:
     """The whole file."""
-    text = {
-        path.name: path.read_text(encoding="utf-8")
-        for path in FOLDER.iterdir()
-        if path.suffix in (".js", ".css", ".svg", ".html")
-    }
-    modules = {f"holdfast/{name}": _data("text/javascript", _named(text[name])) for name in _SCRIPTS}
-    answers = json.dumps(for_json({"id": run.name, "answers": answers_of(run)}), ensure_ascii=False).replace("<", "\\u003c")
+    text = texts()
+    answers = in_page(for_json({"id": run.name, "answers": answers_of(run)}))
     head = [
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{html.escape(run.name)} · Holdfast</title>",
-        f"<style>{text['uplot.min.css']}{text['style.css']}</style>",
+        f"<style>{text['uplot.min.css']}{text['plots.css']}{text['style.css']}</style>",
         f"<script>{text['theme.js']}</script><script>{text['uplot.min.js']}</script>",
         f"<script>globalThis.HOLDFAST = {answers};</script>",
-        f'<script type="importmap">{json.dumps({"imports": modules})}</script>',
-        f'<script type="module">{_named(text["app.js"])}</script>',
+        modules({name: text[name] for name in _SCRIPTS}, text["app.js"]),
     ]
     body = re.search(r"<body>.*</body>", text["index.html"], re.DOTALL)
     assert body is not None
-    shown = re.sub(r'src="/static/icon.svg[^"]*"', f'src="{_data("image/svg+xml", text["icon.svg"])}"', body[0])
+    shown = re.sub(r'src="/static/icon.svg[^"]*"', f'src="{data_link("image/svg+xml", text["icon.svg"])}"', body[0])
     return f'<!doctype html>\n<html lang="en"><head>{"".join(head)}</head>\n{shown}</html>\n'
 
 
@@ -58,16 +51,3 @@ def answers_of(run: RunFolder) -> dict[str, Any]:
     for what in tabs.GRIDS:
         answers[f"tab ranks {what}"] = tabs.ranks(watched, what)
     return answers
-
-
-def _named(script: str) -> str:
-    """A script whose imports are found in the file's import map."""
-    return _in_script(re.sub(r'from "\./(\w+\.js)"', r'from "holdfast/\1"', script))
-
-
-def _in_script(text: str) -> str:
-    return text.replace("</", "<\\/").replace("<!--", "<\\!--")
-
-
-def _data(kind: str, text: str) -> str:
-    return f"data:{kind};base64,{base64.b64encode(text.encode()).decode()}"

@@ -1,4 +1,4 @@
-"""`/metrics` in Prometheus' text format: the live runs, rank by rank; findings and actions as counters."""
+"""Metrics of the live runs, rank by rank; findings and actions as counters. `/metrics` has them in Prometheus' text format."""
 
 from __future__ import annotations
 
@@ -39,18 +39,26 @@ _OF_RUN = {
 Sample = tuple[str, Mapping[str, Any], float]
 
 
-def exposition(runs: Runs) -> str:
-    """All of it."""
-    help_of = {**{name: ("gauge", words) for name, words in _OF_RANK.values()}, **_OF_RUN}
-    by_name: dict[str, list[str]] = {name: [] for name in help_of}
+METRICS = {**{name: ("gauge", words) for name, words in _OF_RANK.values()}, **_OF_RUN}  # name -> kind, help
+
+
+def samples(runs: Runs) -> dict[str, list[Sample]]:
+    """Every sample of the runs of this machine, by the name of its metric."""
+    by_name: dict[str, list[Sample]] = {name: [] for name in METRICS}
     for known_as, run in runs.here().items():
-        for name, labels, value in _samples(runs.find(known_as), known_as, str(run.info().get("host") or "")):
-            by_name[name].append(f"{name}{{{_labels(labels)}}} {_number(value)}")
+        for sample in _samples(runs.find(known_as), known_as, str(run.info().get("host") or "")):
+            by_name[sample[0]].append(sample)
+    return by_name
+
+
+def exposition(runs: Runs) -> str:
+    """All of them as text."""
     lines = []
-    for name, samples in by_name.items():
-        if samples:
-            kind, words = help_of[name]
-            lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}", *samples]
+    for name, found in samples(runs).items():
+        if found:
+            kind, words = METRICS[name]
+            lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
+            lines += [f"{name}{{{_labels(labels)}}} {_number(value)}" for _, labels, value in found]
     return "\n".join(lines) + "\n"
 
 

@@ -12,12 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from holdfast.diagnosis.plot import STATIC
 from holdfast.probe.address import Address
 from holdfast.probe.serve.reply import Denied
 from holdfast.version import __version__
 from holdfast.web.site import Site
 
-FOLDER = Path(__file__).parent / "static"
+_FOLDERS = (Path(__file__).parent / "static", STATIC)
 _KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".LICENSE": "text/plain"}
 
 
@@ -26,7 +27,7 @@ def page_routes(site: Site) -> list[BaseRoute]:
 
     async def root(_: Request) -> Response:
         host, port = site.server.server_address
-        page = _content("index.html")[0].decode()
+        page = _files()["index.html"].read_text(encoding="utf-8")
         page = page.replace("{{address}}", html.escape(str(Address(host, port)))).replace("{{version}}", html.escape(__version__))
         return Response(page.replace("{{tag}}", _tag()), media_type="text/html")
 
@@ -35,7 +36,7 @@ def page_routes(site: Site) -> list[BaseRoute]:
 
 async def _file(request: Request) -> Response:
     name = request.path_params["name"]
-    if name not in _names():
+    if name not in _files() or name in ("index.html", "embedded.js"):
         raise Denied(404, "there is no such file.", fix="open / in a browser")
     content, zipped = _content(name)
     headers = {"Cache-Control": "public, max-age=31536000, immutable" if "v" in request.query_params else "no-cache"}
@@ -45,18 +46,23 @@ async def _file(request: Request) -> Response:
 
 
 @cache
-def _names() -> frozenset[str]:
-    return frozenset(path.name for path in FOLDER.iterdir() if path.name != "index.html")
+def _files() -> dict[str, Path]:
+    return {path.name: path for folder in _FOLDERS for path in folder.iterdir()}
+
+
+def texts() -> dict[str, str]:
+    """What every file of the page holds."""
+    return {name: path.read_text(encoding="utf-8") for name, path in _files().items()}
 
 
 @cache
 def _content(name: str) -> tuple[bytes, bytes]:
     """A file, and the same compressed."""
-    content = (FOLDER / name).read_bytes()
+    content = _files()[name].read_bytes()
     return content, gzip.compress(content, 9)
 
 
 @cache
 def _tag() -> str:
     """Changes when a file of the page does: a browser keeps the files until then."""
-    return hashlib.sha256(b"".join(_content(name)[0] for name in sorted(_names()))).hexdigest()[:12]
+    return hashlib.sha256(b"".join(_files()[name].read_bytes() for name in sorted(_files()))).hexdigest()[:12]

@@ -18,6 +18,7 @@ from holdfast.probe.serve.tokens import given_tokens, local_token
 from holdfast.signals.run_folder import RunFolder
 from holdfast.web.app import application
 from holdfast.web.engine import Engine
+from holdfast.web.otlp import pushing
 from holdfast.web.sessions import Sessions
 from holdfast.web.site import Site
 
@@ -36,6 +37,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     hosts: tuple[str, ...] = ()  # names of this server, besides its address and that of the machine
     far: tuple[str, ...] = ()  # other servers, whose runs the page shows as well
+    otlp: str | None = None  # the OpenTelemetry collector that gets the metrics
     allow_actions: bool = False  # whether the page and MCP may change a training
 
 
@@ -69,7 +71,8 @@ def serving(
         engine = Engine(application(site), server, listening, tls)
         engine.start()
         try:
-            yield server
+            with pushing(site.all_runs, settings.otlp, say) if settings.otlp else contextlib.nullcontext():
+                yield server
         finally:
             engine.close()
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +14,7 @@ from holdfast.diagnosis.curve_sentences import sentence
 from holdfast.diagnosis.event_words import done_words
 from holdfast.diagnosis.of_run import check_up_run
 from holdfast.diagnosis.run_comparison import as_row, compare
+from holdfast.diagnosis.saved_samples import described
 from holdfast.logs.holdfast_run import read_run
 from holdfast.probe.sources import LocalRun
 from holdfast.probe.sql import query
@@ -60,10 +64,6 @@ def _episode(episode: Episode, curves: Curves) -> dict[str, Any]:
     ]
     done = [{"words": done_words(one.event), "times": one.times, "step": one.event.step} for one in episode.done]
     return {"findings": findings, "causes": causes, "done": done}
-
-
-def _known(fix: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fix.items() if value is not None}
 
 
 def journal(watched: Watched) -> dict[str, Any]:
@@ -144,7 +144,19 @@ def data(watched: Watched) -> dict[str, Any]:
     return {
         "fields": [dict(zip(names, row, strict=True)) for row in _rows(watched.run, fields, 500)],
         "workers": [dict(zip(of_worker, row, strict=True)) for row in _rows(watched.run, workers, 500)],
+        "set": (watched.run.info().get("settings") or {}).get("data"),
+        "saved": _saved(watched.run),
+        "name": watched.run.name,
     }
+
+
+def _saved(run: RunFolder) -> list[dict[str, Any]]:
+    """Samples of the batches that were saved; read in another process, which loads torch."""
+    if next(described(run), None) is None:
+        return []
+    words = [sys.executable, "-m", "holdfast.diagnosis.saved_samples", str(run.path)]
+    done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, timeout=3 * _SECONDS, check=False)
+    return list(json.loads(done.stdout)) if done.returncode == 0 else []
 
 
 def comparison(runs: Sequence[RunFolder], metric: str | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import anyio.to_thread
 
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.probe.changing import evaluate, ranks_to_ask
+from holdfast.probe.control_client import who
 from holdfast.probe.serve.tokens import Token
 from holdfast.probe.sources import LocalRun
 from holdfast.probe.sql import query as run_sql
@@ -19,7 +20,7 @@ from holdfast.signals.schema import TABLES
 from holdfast.version import __version__
 from holdfast.web import acting, tabs
 from holdfast.web.checkups import checkup_of
-from holdfast.web.commands import answer_of
+from holdfast.web.commands import answer_of, checkpoints_of
 from holdfast.web.curves import AXES
 from holdfast.web.runs import Runs, Watched
 
@@ -111,7 +112,7 @@ class Tools:
     async def checkpoints(self, run: str | None = None) -> dict[str, Any]:
         """The checkpoints of a run: step, size, contents and whether each is complete; newest first."""
         watched = await self._find(run)
-        rows = await answer_of(["checkpoints", "list", "--quick"], str(watched.run.path))
+        rows = await checkpoints_of(watched.run.path)
         names = ("path", "step", "epoch", "size", "holds", "state", "troubles", "metric")
         return {"checkpoints": [{name: row.get(name) for name in names} for row in reversed(rows)][:50]}
 
@@ -129,9 +130,9 @@ class Tools:
 
     async def validate(self, path: str) -> dict[str, Any]:
         """Check a data set (folder or file of any usual format) for what breaks a training: damage, wrong labels, leaks."""
-        who, _ = WHO.get((None, ""))
-        if who is not None and who.read_only:
-            raise ToolError(f"the token of {who.name} may only read runs")
+        token, _ = WHO.get((None, ""))
+        if token is not None and token.read_only:
+            raise ToolError(f"the token of {token.name} may only read runs")
         answer: dict[str, Any] = await answer_of(["validate"], path, seconds=600.0)
         return answer
 
@@ -174,6 +175,10 @@ class ChangingTools(Tools):
         """Save a checkpoint of a live training at its next step."""
         return await self._act(run, {"do": "save"})
 
+    async def rollback(self, to: str | None = None, run: str | None = None) -> dict[str, Any]:
+        """Put a live training back to a checkpoint: a step, a name or best; the newest clean one if none is named."""
+        return await self._act(run, {"do": "rollback", "to": to})
+
     async def pause(self, run: str | None = None) -> dict[str, Any]:
         """Pause a live training between two steps, until `resume`."""
         return await self._act(run, {"do": "pause"})
@@ -204,7 +209,7 @@ _READING = (
     *("list_runs", "diagnose", "explain", "query", "journal", "curves", "backtrace", "checkpoints", "compare", "doctor"),
     "validate",
 )
-_CHANGING = ("set", "save", "pause", "resume", "undo", "eval")
+_CHANGING = ("set", "save", "rollback", "pause", "resume", "undo", "eval")
 
 
 def mcp_server(runs: Runs, *, allow_actions: bool = False) -> MCPServer[Any]:
@@ -266,8 +271,6 @@ def _who() -> str:
     token, address = WHO.get((None, ""))
     if token is not None:
         return f"{token.name} from {address} (MCP)"
-    from holdfast.probe.control_client import who
-
     return f"{who()} (MCP)"
 
 

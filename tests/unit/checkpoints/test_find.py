@@ -118,3 +118,10 @@ def test_the_search_is_bounded_and_says_so(tmp_path: Path) -> None:
     deep.mkdir(parents=True)
     put(deep, "a.pt")
     assert not search(tmp_path).complete
+
+
+def test_a_batch_that_was_saved_for_a_replay_is_no_checkpoint(tmp_path: Path) -> None:
+    for name in ("rank-0/batches/step-000100.pt", "rank-0/batches/step-000100.json", "batches/step-000200.pt", "best.pt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert find_checkpoints(tmp_path) == [tmp_path / "batches/step-000200.pt", tmp_path / "best.pt"]

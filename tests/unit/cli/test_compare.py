@@ -24,7 +24,7 @@ def test_logs_of_other_tools_are_compared_in_words_json_and_on_a_page(here: Path
     assert "pretrained.csv against scratch.csv at epoch 30: +0.0999" in done.out and done.out.count(": better") == 1
     assert "One run each" in done.out
     page = (here / "page.html").read_text()
-    assert page.count("<polyline") == 2 and "pretrained.csv against scratch.csv" in page
+    assert page.count('"name": ') == 2 and "pretrained.csv against scratch.csv" in page
     row = json.loads(holdfast("compare", "scratch.csv", "pretrained.csv", "--metric", "train_loss", "--json").out)
     assert row["metric"] == "train_loss" and row["differences"][0]["is_better"] is None
 

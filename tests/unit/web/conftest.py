@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from holdfast_run import PYTHON, VICTIMS, start, wait_until
 from small_server import make_run, own_token
 
+from holdfast.probe.control_client import listening
 from holdfast.probe.serve import tokens
 from holdfast.probe.serve.limits import Limits
 from holdfast.probe.serve.server import Server
+from holdfast.probe.target import registered_runs
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
@@ -50,6 +53,18 @@ def server(run: RunFolder) -> Iterator[Server]:
     with page_of(run) as server:
         server.tokens += [READER, WRITER]
         yield server
+
+
+@pytest.fixture
+def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunFolder]:
+    """A training under `holdfast run --policy guard`, until the test ends."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    words = ("--name", "watched", "--policy", "guard", "--", PYTHON, str(VICTIMS / "trains_while_watched.py"))
+    process = start(tmp_path, *words)
+    wait_until(lambda: any(listening(run) for run in registered_runs()))
+    yield registered_runs()[0]
+    (tmp_path / "stop").touch()
+    process.communicate(timeout=600)
 
 
 def page_of(*runs: RunFolder, limits: dict[str, Any] | None = None, **settings: Any) -> Any:

@@ -176,12 +176,31 @@ def test_runs_are_compared_by_the_same_judge_as_on_the_command_line(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_checkpoints_of_a_run_without_any_are_none_in_words(ask: Any) -> None:
-    answer = ask("/api/checkpoints?run=first")
-    assert (answer.status == 400 and answer.content["fix"]) or answer.content["checkpoints"] == []
+def test_a_run_here_is_compared_with_one_of_another_server(tmp_path: Path) -> None:
+    ours, theirs = (make_steps(tmp_path, name, np.linspace(2.0, end, 400)) for name, end in (("ours", 1.0), ("theirs", 0.5)))
+    with page_of(theirs) as there, page_of(ours, far=(f"127.0.0.1:{there.port}",)) as here:
+        answer = request(here, f"/api/compare?run=ours&run=127.0.0.1:{there.port}/theirs")
+        assert answer.status == 200, answer.content
+        assert [row["name"] for row in answer.content["runs"]] == ["ours", "theirs"]
 
 
-@every_case("body", [{}, {"do": "eval"}, {"do": "set"}, {"do": "set", "text": "lr"}, {"do": "undo"}, {"do": ["pause"]}])
+@pytest.mark.slow
+def test_a_run_without_checkpoints_has_none_and_that_is_no_error(ask: Any) -> None:
+    assert ask("/api/checkpoints?run=first").content == {"checkpoints": []}
+
+
+@every_case(
+    "body",
+    [
+        {},
+        {"do": "eval"},
+        {"do": "set"},
+        {"do": "set", "text": "lr"},
+        {"do": "undo"},
+        {"do": ["pause"]},
+        {"do": "rollback", "to": "../x"},
+    ],
+)
 def test_an_action_that_makes_no_sense_is_refused_in_words(run: RunFolder, body: Any) -> None:
     with page_of(run, allow_actions=True) as server:
         answer = request(server, "/api/act?run=first", body)

@@ -11,12 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from holdfast_run import PYTHON, VICTIMS, start, wait_until
+import torch
+from holdfast_run import wait_until
 from small_server import own_token
 
+from holdfast.inside.observers.saved_batch import DrawnBatch, save_batches
+from holdfast.probe.changing import change
 from holdfast.probe.serve.server import Server
 from holdfast.probe.target import registered_runs
+from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
+from holdfast.signals.schema import TABLES
 from holdfast.web.start import Settings, serving
 
 from .conftest import make_steps, origin, page_of
@@ -59,18 +64,6 @@ def open_page(page: Any, server: Server, where: str = "") -> None:
         page.evaluate("where => { location.hash = where }", where)
 
 
-@pytest.fixture
-def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunFolder]:
-    """A training under `holdfast run --policy guard`, until the test ends."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    words = ("--name", "watched", "--policy", "guard", "--", PYTHON, str(VICTIMS / "trains_while_watched.py"))
-    process = start(tmp_path, *words)
-    wait_until(lambda: any(run.recordings() for run in registered_runs()))
-    yield registered_runs()[0]
-    (tmp_path / "stop").touch()
-    process.communicate(timeout=600)
-
-
 def points(page: Any) -> int:
     """How many steps the head of the page shows."""
     return int(page.inner_text(".facts div:first-child dd").replace(",", ""))
@@ -110,6 +103,28 @@ def test_a_live_curve_moves_a_nan_becomes_a_mark_and_an_action_is_confirmed_and_
         assert [row["do"] for row in live.journal if row["kind"] == "change"] == ["set", "undo"]
 
 
+def test_a_training_is_rolled_back_from_the_page_to_a_checkpoint_of_the_list(page: Any, live: RunFolder) -> None:
+    saved = change(live, {"do": "save", "path": None})[0].answer
+    with serving(Settings(listen="127.0.0.1:0", allow_actions=True), registered_runs) as server:
+        open_page(page, server, "#/run/watched/checkpoints")
+        page.wait_for_selector(".plot.large canvas")
+        page.wait_for_function(LATER, arg=saved["step"] + 20)
+        page.locator(".pane.checkpoints").get_by_role("button", name="Roll back…").click()
+        name = Path(saved["path"]).name
+        assert page.inner_text("dialog code.command") == f"holdfast rollback watched --to {name}"
+        assert not [row for row in live.journal if row.get("do") == "rollback"]  # nothing happens before it is confirmed
+        page.get_by_role("button", name="Do it").click()
+        page.wait_for_selector("dialog .outcome .ok")
+        assert f"restored the state of step {saved['step']}" in page.inner_text("dialog .outcome")
+        (row,) = (row for row in live.journal if row.get("do") == "rollback")
+        assert row["who"] == "local from 127.0.0.1 (page)" and row["to"] == saved["step"]
+        page.wait_for_selector(f".strip .event:has-text('rolled back to step {saved['step']}')")
+        page.keyboard.press("Escape")
+        page.keyboard.press("6")
+        page.get_by_role("button", name="Take the stacks now").click()  # one click is `holdfast backtrace`
+        page.wait_for_selector(".pane.stacks .stack li:has-text('trains_while_watched.py')")
+
+
 def test_an_open_page_continues_when_its_server_is_restarted(page: Any, live: RunFolder) -> None:
     with serving(Settings(listen="127.0.0.1:0"), registered_runs) as server:
         port = server.port
@@ -140,20 +155,97 @@ def test_fifty_runs_are_filtered_sorted_selected_by_keyboard_and_compared(page: 
         assert "%2F" not in page.url and page.url.count("sweep-1") == 2
 
 
-def test_every_tab_shows_something_and_the_zoom_is_shared(page: Any, run: RunFolder) -> None:
+def test_every_tab_shows_something(page: Any, run: RunFolder) -> None:
     with page_of(run) as server:
         open_page(page, server, "#/run/first")
         page.wait_for_selector(".plot.large canvas")
-        for number, name in enumerate(("diagnosis", "journal", "parameters", "modules", "ranks"), 1):
+        tabs = ("diagnosis", "journal", "parameters", "modules", "ranks", "stacks", "checkpoints", "data", "environment")
+        for number, name in enumerate(tabs, 1):
             page.keyboard.press(str(number))
             page.wait_for_selector(f".pane.{name} > :not(p.soft:only-child)")
-        box = page.locator(".plot.large .u-over").bounding_box()
-        page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 90)
-        page.mouse.down()
-        page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 90, steps=5)
-        page.mouse.up()
-        page.get_by_role("button", name="whole run").click()
-        page.wait_for_selector("button:has-text('whole run')", state="hidden")
+            assert page.inner_text(".tabs [aria-current]").lower() == name and page.locator(".pane > .problem").count() == 0
+
+
+def drag(page: Any, place: Any) -> None:
+    """Zoom into a part of a plot."""
+    box = place.locator(".u-over").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 90)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 90, steps=5)
+    page.mouse.up()
+
+
+def test_a_zoom_is_that_of_all_plots_along_steps_epochs_and_time_and_a_log_scale_is_marked(page: Any, tmp_path: Path) -> None:
+    runs = story(tmp_path)
+    with page_of(*runs) as server:
+        open_page(page, server, "#/run/base")
+        loss, norm = (page.locator(f".plot:has(figcaption b:text-is('{name}'))") for name in ("Loss", "Gradient norm"))
+        loss.locator("canvas").wait_for()
+        assert loss.locator("button.scale").inner_text() == "linear"
+        page.keyboard.press("l")
+        loss.locator("button.scale.on:has-text('log scale')").wait_for()
+        for key, words in (("s", "step 7"), ("e", "epoch 7."), ("t", ":")):  # made from step 600 to 900 of 1,200
+            with page.expect_response("**/api/curves?**"):
+                page.keyboard.press(key)
+            page.evaluate("() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
+            whole = norm.locator("canvas").screenshot()
+            drag(page, loss)
+            page.wait_for_selector("button:has-text('whole run'):visible")
+            wait_until(lambda whole=whole: norm.locator("canvas").screenshot() != whole)
+            box = loss.locator(".u-over").bounding_box()
+            page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 50)
+            page.wait_for_function("words => document.querySelector('.place').textContent.includes(words)", arg=words)
+            page.keyboard.press("0")
+            page.wait_for_selector("button:has-text('whole run')", state="hidden")
+        page.keyboard.press("s")
+        page.locator("input[type=range]").fill("4")
+        page.wait_for_selector("text=mean of 50 steps")
+
+
+def test_heat_maps_show_layers_and_ranks_by_step(page: Any, tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "wide", started=1.0)
+    for rank in range(4):
+        recorder = Recorder.start(run, rank)
+
+        def add(table: str, recorder: Recorder = recorder, **row: Any) -> None:
+            recorder.table(table).append([row.get(one.name, one.kind.missing) for one in TABLES[table].columns])
+
+        for step in range(240):
+            add("steps", step=step, loss=1.0, time=float(step), step_seconds=0.9 if rank == 2 else 0.1)
+            for name in ("stem.weight", "head.weight") if step % 2 == 0 and rank == 0 else ():
+                norm = float("nan") if (name, step) == ("head.weight", 100) else 1.0 + step
+                add("parameters", step=step, name=recorder.strings.code(name), grad_norm=norm, non_finite=int(norm != norm))
+        recorder.close()
+    with page_of(run) as server:
+        open_page(page, server, "#/run/wide/parameters")
+        page.wait_for_selector(".heat canvas")
+        assert page.locator(".heat .names li").all_inner_texts() == ["stem.weight", "head.weight"]
+        assert page.locator(".heat .names li.bad").inner_text() == "head.weight" and "■ not finite" in page.inner_text(".pane")
+        page.keyboard.press("5")
+        page.wait_for_selector(".pane.ranks .heat canvas")
+        assert page.locator(".heat .names li").all_inner_texts() == [f"rank {rank}" for rank in range(4)]
+        box = page.locator(".heat canvas").bounding_box()
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] * 0.62)
+        page.wait_for_function("() => document.querySelector('.told').textContent.endsWith('0.9 s')")
+        assert page.inner_text(".pane .told").startswith("rank 2, about step 1")
+
+
+def test_the_data_tab_shows_samples_of_the_batch_that_was_bad(page: Any, tmp_path: Path) -> None:
+    run = make_steps(tmp_path, "pictures", [1.0, float("nan"), 1.0])
+    info = json.loads((run.path / "run.json").read_text()) | {"settings": {"data": "my cells/data.yaml"}}
+    (run.path / "run.json").write_text(json.dumps(info))
+    images = torch.rand(20, 3, 64, 64)
+    images[7, :, 20:40] = float("nan")
+    drawn = DrawnBatch((images, torch.arange(20) % 3), list(range(100, 120)), list(range(100, 120)), 0, dataset="Cells")
+    save_batches(run.path / "rank-0" / "batches", 1, [drawn], state={}, run_later=lambda job: job())
+    with page_of(run) as server:
+        open_page(page, server, "#/run/pictures/data")
+        page.wait_for_selector(".pane.data .sample.bad img")
+        assert page.inner_text(".sample.bad").startswith("■ 107") and page.locator(".sample img").count() == 12
+        page.wait_for_function("() => [...document.querySelectorAll('.sample img')].every((one) => one.naturalWidth === 64)")
+        shown = page.inner_text(".pane.data")
+        assert "bad samples: 107" in shown and "holdfast replay pictures --step 1" in shown
+        assert "holdfast visualize 'my cells/data.yaml'" in shown
 
 
 def test_without_the_token_the_page_asks_for_it_and_shows_nothing(page: Any, run: RunFolder) -> None:
@@ -183,6 +275,35 @@ def test_an_exported_page_needs_no_server_and_shows_the_same(browser: Any, tmp_p
     page.get_by_role("button", name="time").click()
     page.keyboard.press("5")
     page.wait_for_selector(".pane.ranks canvas")
+    context.close()
+    assert not wrong
+
+
+def test_reports_and_notebooks_draw_the_same_plots_without_a_server(browser: Any, tmp_path: Path, run: RunFolder) -> None:
+    from holdfast.diagnosis.of_run import check_up_run
+    from holdfast.diagnosis.page import frame, page
+    from holdfast.train.report import MetricsTable, write_report
+
+    table = MetricsTable(tmp_path / "metrics.csv")
+    for epoch in range(1, 9):
+        table.add({"epoch": epoch, "step": 10 * epoch, "train_loss": 5.0**-epoch, "map": epoch / 10, "lr": 0.1})
+    write_report(tmp_path, {}, table, {"map": 0.8}, {})
+    (tmp_path / "diagnose.html").write_text(page([check_up_run(run)]))
+    (tmp_path / "notebook.html").write_text(f"<!doctype html><h1>a cell</h1>{frame(run)}")
+    context, wrong = browser.new_context(offline=True, viewport={"width": 1280, "height": 900}), []
+    shown = context.new_page()
+    shown.on("pageerror", lambda error: wrong.append(str(error)))
+    for name, place, plots in (("report", shown, 3), ("diagnose", shown, 1), ("notebook", shown.frame_locator("iframe"), 1)):
+        shown.goto((tmp_path / f"{name}.html").as_uri())
+        place.locator(".plot canvas").first.wait_for()
+        assert place.locator(".plot canvas").count() == plots, name
+    shown.goto((tmp_path / "report.html").as_uri())
+    loss, metric = shown.locator(".plot").nth(0), shown.locator(".plot").nth(1)
+    assert loss.locator("button.scale").inner_text() == "log scale" and metric.locator("button.scale").inner_text() == "linear"
+    before = metric.locator("canvas").screenshot()
+    drag(shown, loss)
+    wait_until(lambda: metric.locator("canvas").screenshot() != before)  # the zoom is that of all plots
+    loss.locator(".u-over").dblclick()
     context.close()
     assert not wrong
 

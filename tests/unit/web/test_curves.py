@@ -9,7 +9,8 @@ import numpy as np
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
-from holdfast.web.curves import RunCurves, lowest_and_highest, running_mean, thinned
+from holdfast.signals.thinning import lowest_and_highest, running_mean, thinned
+from holdfast.web.curves import RunCurves
 
 from .conftest import make_steps
 

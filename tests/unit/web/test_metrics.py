@@ -1,15 +1,21 @@
-"""/metrics in Prometheus' text format; a real Prometheus reads it in the slow test."""
+"""/metrics in Prometheus' text format, which a real Prometheus reads in the slow test, and the same by OTLP."""
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import http.client
+import http.server
 import json
 import re
 import shutil
 import socket
 import subprocess
+import sys
+import threading
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +23,10 @@ import pytest
 from holdfast_run import wait_until
 from small_server import make_run, own_token
 
+from holdfast.errors import UsageError
 from holdfast.signals.run_folder import RunFolder
-from holdfast.web.metrics import _labels
+from holdfast.web.metrics import METRICS, _labels
+from holdfast.web.start import Settings, serving
 
 from .conftest import page_of, request
 
@@ -31,6 +39,29 @@ def live_run(tmp_path: Path) -> RunFolder:
     run = make_run(tmp_path, 'od"d\\name', host="h", ended=time.time(), exit_code=0)
     run.journal.write("finding", code="loss-spike", severity="warning", step=5, rank=0, evidence={"loss": 9.0})
     return run
+
+
+@contextlib.contextmanager
+def receiver(failing: int = 0) -> Iterator[tuple[int, list[tuple[str, bytes]]]]:
+    """An OTLP/HTTP receiver: what was posted to it. The first `failing` posts get a 503."""
+    bodies: list[tuple[str, bytes]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            bodies.append((self.path, gzip.decompress(content) if self.headers.get("Content-Encoding") == "gzip" else content))
+            self.send_response(503 if len(bodies) <= failing else 200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server.server_address[1], bodies
+        finally:
+            server.shutdown()
 
 
 def test_every_rank_has_its_figures_and_findings_are_counted(live_run: RunFolder) -> None:
@@ -58,11 +89,45 @@ def test_labels_are_escaped() -> None:
 
 
 def test_the_dashboard_asks_only_for_metrics_that_there_are() -> None:
-    from holdfast.web import metrics
-
-    known = {name for name, _ in metrics._OF_RANK.values()} | set(metrics._OF_RUN)
     asked = set(re.findall(r"holdfast_\w+", DASHBOARD.read_text(encoding="utf-8")))
-    assert asked and asked <= known
+    assert asked and asked <= set(METRICS)
+
+
+def labels_of(point: Any) -> dict[str, str]:
+    return {one.key: one.value.string_value for one in point.attributes}
+
+
+def test_a_collector_gets_the_same_numbers_by_otlp_and_is_tried_again_when_it_fails(live_run: RunFolder) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp", reason="needs OpenTelemetry: pip install 'holdfast[otlp]'")
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+    told: list[str] = []
+    with receiver(failing=1) as (port, bodies):
+        settings = Settings(listen="127.0.0.1:0", otlp=f"http://127.0.0.1:{port}")
+        with serving(settings, lambda: [live_run], say=told.append):
+            pass  # the last export comes at the end
+        assert [path for path, _ in bodies] and {path for path, _ in bodies} == {"/v1/metrics"}
+        message = ExportMetricsServiceRequest.FromString(bodies[-1][1])
+        found = {one.name: one for one in message.resource_metrics[0].scope_metrics[0].metrics}
+        steps = [(labels_of(point)["rank"], point.as_double) for point in found["holdfast.step"].gauge.data_points]
+        assert steps == [("0", 99.0), ("1", 99.0)]
+        findings = found["holdfast.findings"].sum
+        assert findings.is_monotonic and labels_of(findings.data_points[0])["code"] == "loss-spike"
+        assert "holdfast" in str(message.resource_metrics[0].resource)
+    gone = Settings(listen="127.0.0.1:0", otlp=f"http://127.0.0.1:{port}")
+    with serving(gone, lambda: [live_run], say=told.append):
+        pass
+    assert told == [f"OTLP: http://127.0.0.1:{port} does not take the metrics; trying again"]
+
+
+def test_where_otlp_cannot_work_one_line_says_what_to_do(live_run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    collector = Settings(listen="127.0.0.1:0", otlp="collector")
+    with pytest.raises(UsageError, match="is not the address of a collector"), serving(collector, lambda: [live_run]):
+        pass
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)
+    with pytest.raises(UsageError) as caught, serving(Settings(listen="127.0.0.1:0", otlp="http://h:4318"), lambda: [live_run]):
+        pass
+    assert caught.value.fix == "pip install 'holdfast[otlp]'"
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import httpx2
 import numpy as np
 import pytest
 from every_case import every_case
+from holdfast_run import wait_until
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
@@ -39,7 +40,7 @@ READING = {
         "validate",
     ),
 }
-CHANGING = {"set", "save", "pause", "resume", "undo", "eval"}
+CHANGING = {"set", "save", "rollback", "pause", "resume", "undo", "eval"}
 
 
 def asked(server: Any, job: Callable[[Client], Awaitable[Any]]) -> Any:
@@ -110,7 +111,34 @@ def test_doctor_validate_and_checkpoints_answer(tmp_path: Path, run: RunFolder) 
     (tmp_path / "rows.csv").write_text("a,label\n" + "\n".join(f"{n},{n % 2}" for n in range(50)))
     assert call([run], "validate", path=str(tmp_path / "rows.csv"))
     assert call([run], "doctor")["checks"]
-    assert call([run], "checkpoints") is not None
+    assert call([run], "checkpoints") == {"checkpoints": []}
+
+
+@pytest.mark.slow
+def test_an_agent_changes_saves_pauses_and_rolls_back_a_live_training_and_the_journal_tells_who(live: RunFolder) -> None:
+    server = mcp_server(Runs(lambda: [live], ()), allow_actions=True)
+
+    def act(name: str, **arguments: Any) -> Any:
+        answer = asked(server, lambda client: client.call_tool(name, arguments))
+        assert not answer.is_error and answer.structured_content.get("ok", True), answer
+        return answer.structured_content["answers"][0]
+
+    assert act("eval", code="optimizer.param_groups[0]['lr']")["value"] == "0.05"
+    weights = "model[0].weight.double().sum().item()"
+    act("pause")
+    saved, before = act("save"), act("eval", code=weights)["value"]
+    act("resume")
+    number = act("set", setting="lr=0.01")["number"]
+    wait_until(lambda: act("eval", code=weights)["value"] != before)
+    act("pause")
+    assert act("rollback", to=str(saved["step"]))["to"] == saved["step"]
+    assert act("eval", code=weights)["value"] == before
+    act("undo", number=number)
+    act("resume")
+    assert act("eval", code="optimizer.param_groups[0]['lr']")["value"] == "0.05"
+    rows = [row for row in live.journal if row["kind"] == "change"]
+    assert [row["do"] for row in rows] == ["pause", "save", "continue", "set", "pause", "rollback", "undo", "continue"]
+    assert all(row["who"].endswith(" (MCP)") for row in rows)
 
 
 def over_http(server: Any, token: str, job: Callable[[Client], Awaitable[Any]]) -> Any:

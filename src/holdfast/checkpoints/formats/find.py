@@ -147,7 +147,8 @@ def _one_folder(
     path: Path, inside: list[os.DirEntry[str]], seen: set[tuple[int, int]], results: Found
 ) -> tuple[list[Path], list[Path]]:
     """Add what is a checkpoint in one folder; the folders to look into, and links to look at when all else is done."""
-    kind = folder_kind(path.name, {entry.name for entry in inside})
+    names = {entry.name for entry in inside}
+    kind = folder_kind(path.name, names)
     results.paths += [path] if kind is not None else []
     folders: list[Path] = []
     links: list[Path] = []
@@ -155,7 +156,7 @@ def _one_folder(
         folder = _is(entry, os.DirEntry.is_dir)
         if belongs(kind, entry.name) or not (folder or _is(entry, os.DirEntry.is_file)):
             continue
-        if not (_is_open if folder else _is_wanted)(entry.name):
+        if not (_is_open if folder else _is_wanted)(entry.name) or _is_saved_batch(path, entry.name, names):
             continue
         if entry.is_symlink():
             links.append(Path(entry.path))
@@ -175,6 +176,12 @@ def _is_open(name: str) -> bool:
 def _is_wanted(name: str) -> bool:
     low = name.lower()
     return not name.startswith(".") and (low.endswith((*SUFFIXES, ".pth.tar")) or bool(_PART.match(low)))
+
+
+def _is_saved_batch(folder: Path, name: str, names: Collection[str]) -> bool:
+    """Whether it is a batch that was saved for `holdfast replay`, with its description beside it."""
+    stem = name.removesuffix(".pt")
+    return folder.name == "batches" and bool(HOLDFAST.match(stem)) and f"{stem}.json" in names
 
 
 def _is(entry: os.DirEntry[str], what: Callable[[os.DirEntry[str]], bool]) -> bool:

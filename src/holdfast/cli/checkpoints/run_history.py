@@ -246,8 +246,10 @@ def _undone(events: Sequence[Event]) -> list[Undone]:
     """The roll-backs that were done; one that went to the newest checkpoint on disk tells its step in words only."""
     spans = []
     for event in events:
-        at, to = event.row.get("at"), event.settings.get("to")
-        if event.kind != "action" or event.code != "roll-back" or event.state != "done" or not isinstance(at, int):
+        if not event.is_roll_back:
+            continue
+        at, to = event.row.get("at", event.step), event.settings.get("to", event.row.get("to"))
+        if not isinstance(at, int):
             continue
         if not isinstance(to, int):
             match = re.search(r"step (\d+)", str(event.row.get("detail", "")))

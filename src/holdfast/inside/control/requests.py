@@ -61,6 +61,7 @@ class Requests:
             "set": self._set,
             "undo": self._undo,
             "save": self._save,
+            "rollback": self._rollback,
             "cleanup": self._cleanup,
             "pause": self._pause,
             "continue": self._continue,
@@ -179,20 +180,35 @@ class Requests:
         response |= {"value": words, "from": change.before, "to": change.after}
         return self._log_change(do, request, response, change=change, **row)
 
-    def _save(self, request: Request, connection: socket.socket) -> Response:
+    def _checkpoints(self) -> SaveNow:
         from holdfast.inside.control.save_now import SaveNow
 
-        save_now = self._save_now = self._save_now or SaveNow(self._training, self._scope, self._process)
+        self._save_now = self._save_now or SaveNow(self._training, self._scope, self._process)
+        return self._save_now
+
+    def _save(self, request: Request, connection: socket.socket) -> Response:
         path = request.get("path")
 
         def work() -> Response:
-            return {"ok": True, "finish": save_now.save(str(path) if path else None)}
+            return {"ok": True, "finish": self._checkpoints().save(str(path) if path else None)}
 
         response = self._at_boundary(work, request, connection)
         if (finish := response.pop("finish", None)) is not None:
             response |= finish()
             response["value"] = response.get("path")
         return self._log_change("save", request, response, what="save", path=response.get("path"))
+
+    def _rollback(self, request: Request, connection: socket.socket) -> Response:
+        to = request.get("to")
+
+        def work() -> Response:
+            restored = self._checkpoints().roll_back(str(to) if to else None)
+            return {"ok": True, "path": str(restored.path), "to": restored.step, "skipped": restored.skipped}
+
+        response = self._at_boundary(work, request, connection)
+        if response.get("ok"):
+            response["value"] = f"restored the state of step {response['to']} ({response['path']})"
+        return self._log_change("rollback", request, response, what="rollback", path=response.get("path"), to=response.get("to"))
 
     def _cleanup(self, request: Request, connection: socket.socket) -> Response:
         response = self._at_boundary(self._free_memory, request, connection)

@@ -1,4 +1,4 @@
-"""Save the training on request: into the run's checkpoints, or as one file for `torch.load`.
+"""Save the training on request, into the run's checkpoints or as one file for `torch.load`; or roll it back to a checkpoint.
 
 The training waits only for a copy in memory; `finish` writes to disk in the caller's thread.
 """
@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from holdfast.errors import HoldfastError
 from holdfast.inside.observers.saved_batch import copy_to_host
 from holdfast.inside.run_checkpoints import RunCheckpoints
 from holdfast.signals.actions import Refused
 from holdfast.state.position import Positions
 from holdfast.state.ranks import current_rank, is_sharded
 from holdfast.state.related_objects import find_related_objects
+from holdfast.state.restore import Restored
 
 if TYPE_CHECKING:
     from holdfast.inside.process import Process
@@ -40,6 +42,7 @@ class SaveNow:
 
     def save(self, path: str | None) -> Finish:
         """Copy the state between two steps; the returned function waits until it is on disk. Raises Refused."""
+        self._script_settings()
         if path is not None and path.endswith(_FILE_SUFFIXES):
             return self._as_file(Path(path))
         checkpoints = self._run_checkpoints()
@@ -58,10 +61,32 @@ class SaveNow:
 
         return finish
 
+    def roll_back(self, to: str | None) -> Restored:
+        """Restore a checkpoint between two steps: a step, a name, a path, `best`, or by default the newest clean one.
+
+        The loop continues with its next batch, and steps are counted on. Raises Refused.
+        """
+        training = self._training
+        self._script_settings()
+        try:
+            restored = self._run_checkpoints().roll_back(training, to)
+        except HoldfastError as error:
+            raise Refused(f"{error.problem} fix: {error.fix}") from error
+        if training.guard is not None:
+            training.guard.start_again()
+        if training.control is not None:
+            training.control.snapshots.drop_after(restored.step)  # a repair must not bring back what the user has rejected
+        return restored
+
     def close(self) -> None:
         """Finish saves that are still being written."""
         if self._checkpoints is not None:
             self._checkpoints.close()
+
+    def _script_settings(self) -> None:
+        """Show the script's own learning rate: what `set` changed is applied to it at every update, and would count twice."""
+        if self._training.settings is not None:
+            self._training.settings.revert()
 
     def _run_checkpoints(self) -> RunCheckpoints:
         if self._checkpoints is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,31 +29,37 @@ _BACKGROUND = "background"
 
 def report_of(result: DetectionResult, load: LoadImage, folder: Path, *, pictures: int = 6) -> dict[str, object]:
     """Everything that the report shows of an evaluation; the same pictures and drawings are written into `folder`."""
-    drawings = {"Confusion matrix": confusion_matrix(result), "Precision and recall": precision_recall(result)}
+    matrix = confusion_matrix(result)
+    drawings = {"Confusion matrix": matrix, "Precision and recall": precision_recall(result)}
     worst = result.worst(pictures)
     shown = {image.index for image in worst}
     others = [image for image in result.images if image.index not in shown]
     groups = {"Worst images": worst, "Validation images": others[:: -(-len(others) // pictures) or 1]}
     galleries = {title: [draw_image(image, result.classes, load) for image in images] for title, images in groups.items()}
     try:
-        _write(result, drawings, galleries, folder)
+        _write(result, matrix, galleries, folder)
     except OSError as error:
         print(f"holdfast: pictures could not be written to {folder} ({error.strerror})", file=sys.stderr, flush=True)
     classes = {f"Classes at score ≥ {result.threshold:.2f}, IoU ≥ 0.5": class_table(result)}
     return {title: content for title, content in {**classes, **drawings, **galleries}.items() if content}
 
 
-def _write(result: DetectionResult, drawings: dict[str, str], galleries: dict[str, list[Picture]], folder: Path) -> None:
-    for title, drawing in drawings.items():
-        if drawing:
-            (folder / f"{_file(title)}.svg").write_text(standalone(drawing), encoding="utf-8")
-    with (folder / "confusion-matrix.csv").open("w", newline="", encoding="utf-8") as file:
-        names = [*result.classes, _BACKGROUND]
-        csv.writer(file).writerows([["", *names], *([name, *row] for name, row in zip(names, result.confusion, strict=True))])
+def _write(result: DetectionResult, matrix: str, galleries: dict[str, list[Picture]], folder: Path) -> None:
+    (folder / "confusion-matrix.svg").write_text(standalone(matrix), encoding="utf-8")
+    names = [*result.classes, _BACKGROUND]
+    _write_table(folder / "confusion-matrix.csv", ["", *names], zip(names, *result.confusion.T, strict=True))
+    recall = np.arange(101) / 100
+    precisions = [np.round(values, 6) for values in result.curves.values()]
+    _write_table(folder / "precision-and-recall.csv", ["recall", *result.curves], zip(recall, *precisions, strict=True))
     for title, some in galleries.items():
         (folder / _file(title)).mkdir(exist_ok=True)
         for place, picture in enumerate(some, 1):
             picture.image.save(folder / _file(title) / f"{place:02d}.png")
+
+
+def _write_table(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([head, *rows])
 
 
 def _file(title: str) -> str:

@@ -1,5 +1,5 @@
 // One run, live: the head, the curves with what happened on them, and the tabs.
-import { bytes, clock, closing, dialog, duration, get, h, health, live, num, percent, post, problem, rate,
+import { bytes, clock, closing, dialog, duration, get, h, health, live, num, percent, post, problem, quoted, rate,
   toast } from "./base.js";
 import { connected, metric } from "./list.js";
 import { FORMATS, Plot, xWords } from "./plots.js";
@@ -142,7 +142,7 @@ export function showRun(main, id, tab, me) {
     const parts = [h("h1", {}, row.name), health(row)];
     if (row.reason) parts.push(h("span", { class: "soft" }, row.reason));
     const buttons = me.may_act && row.alive ? [button("Set…", () => confirmSet(id, row)),
-      button("Save", () => confirmAct(id, row, { do: "save" })),
+      button("Save", () => confirmAct(id, row, { do: "save" })), button("Roll back…", () => confirmRollback(id, row)),
       row.health === "paused" ? button("Continue", () => confirmAct(id, row, { do: "continue" }))
       : button("Pause", () => confirmAct(id, row, { do: "pause" }))] : [];
     head.replaceChildren(h("div", { class: "title" }, parts), h("div", { class: "buttons" }, buttons));
@@ -193,7 +193,7 @@ export function showRun(main, id, tab, me) {
       { href: `#/run/${encodeURIComponent(id)}/${one}`, "aria-current": one === name ? "page" : null, title: `${at + 1}` },
       one)));
     pane.className = `pane ${name}`;
-    TABS[name](pane, id, () => row);
+    TABS[name](pane, id, () => row, me.may_act && ((to) => confirmRollback(id, row, to)));
   }
   async function begin() {
     try {
@@ -235,18 +235,21 @@ export function showRun(main, id, tab, me) {
 }
 
 function commandOf(row, body) {
-  const words = ["holdfast", body.do, row.name, ...(body.do === "set" ? [body.text] : body.do === "undo" ? [String(body.number)]
-    : [])];
-  return words.map((word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\"'\"'")}'`)).join(" ");
+  const words = ["holdfast", body.do, row.name, ...({ set: [body.text], undo: [String(body.number)],
+    rollback: body.to ? ["--to", body.to] : [] }[body.do] || [])];
+  return words.map(quoted).join(" ");
 }
 
-function confirmSet(id, row) {
-  const what = h("input", { id: "setting", value: `lr=${num(row.lr).replaceAll(",", "")}`, spellcheck: "false",
-    autocomplete: "off", "aria-label": "Setting" });
-  confirmAct(id, row, () => ({ do: "set", text: what.value.trim() }),
-    [h("label", { for: "setting" }, "Setting"), what, h("p", { class: "soft" },
-    "lr=1e-4, lr*=0.1, weight_decay=0, clip=1.0, clip=off")], what);
+function confirmWith(id, row, name, value, hint, request) {
+  const what = h("input", { id: "setting", value, spellcheck: "false", autocomplete: "off" });
+  confirmAct(id, row, () => request(what.value.trim()),
+    [h("label", { for: "setting" }, name), what, h("p", { class: "soft" }, hint)], what);
 }
+const confirmSet = (id, row) => confirmWith(id, row, "Setting", `lr=${num(row.lr).replaceAll(",", "")}`,
+  "lr=1e-4, lr*=0.1, weight_decay=0, clip=1.0, clip=off", (text) => ({ do: "set", text }));
+const confirmRollback = (id, row, to = "") => confirmWith(id, row, "Checkpoint", to, "A step, a name from the checkpoints tab, or best; "
+  + "empty: the newest clean one. Save first to keep the state of now: a rollback cannot be undone otherwise.",
+  (text) => ({ do: "rollback", to: text || null }));
 
 function confirmAct(id, row, request, more = [], input = null) {
   const body = () => (typeof request === "function" ? request() : request);

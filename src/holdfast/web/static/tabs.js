@@ -1,5 +1,5 @@
 // The tabs under the curves: diagnosis, journal, parameters, modules, ranks, stacks, checkpoints, data, environment.
-import { bytes, clock, duration, get, h, num, percent, post, problem, rate } from "./base.js";
+import { bytes, clock, duration, get, h, num, percent, post, problem, quoted, rate } from "./base.js";
 
 const VERDICTS = { healthy: ["ok", "● healthy"], watch: ["warn", "▲ worth a look"], ill: ["bad", "■ something is wrong"],
   "too-short": ["over", "○ too short to tell"] };
@@ -106,11 +106,11 @@ function modules(answer) {
       h("meter", { max: whole, value: time(one), title: percent(time(one) / whole) }), num(one.samples)]), [1, 2, 3, 5])];
 }
 
-const rankTab = (pane, id, row, what = "step time") => loading(pane, id, () => get("tab", { run: id, tab: "ranks", what }),
+const rankTab = (pane, id, row, rollBack, what = "step time") => loading(pane, id, () => get("tab", { run: id, tab: "ranks", what }),
   (answer) => [
   h("div", { class: "segments", role: "group", "aria-label": "What of each rank" },
     answer.choices.map((one) => h("button", { "aria-pressed": String(one === answer.what),
-    onclick: () => rankTab(pane, id, row, one) }, one))),
+    onclick: () => rankTab(pane, id, row, rollBack, one) }, one))),
   heat(answer, answer.what === "loss" ? num : answer.what === "memory" ? bytes : duration, answer.what),
   table(["Rank", "PID", "Step", "Loss", "Speed", "Data wait", "Health"],
     answer.states.map((one) => [String(one.rank), String(one.pid ?? "–"), num(one.step), num(one.loss), rate(one.rate),
@@ -141,7 +141,7 @@ function stackReport(answer) {
         h("span", { class: "soft" }, ` ${frame.file}:${frame.line}`))))))))];
 }
 
-const checkpoints = (pane, id, row, full = false) => loading(pane, id,
+const checkpoints = (pane, id, row, rollBack, full = false) => loading(pane, id,
   () => get("checkpoints", { run: id, full: full ? 1 : null }), (answer) => {
   const rows = [...answer.checkpoints].sort((a, b) => (b.step ?? -1) - (a.step ?? -1)),
     best = rows.find((one) => one.state === "clean" && !one.weights_only);
@@ -149,17 +149,29 @@ const checkpoints = (pane, id, row, full = false) => loading(pane, id,
   return [best ? h("p", {}, "Resume from ", h("code", {}, best.path.split("/").pop()),
     ": the newest that is clean and complete.", h("code", { class: "command" }, `holdfast resume ${row().name}`))
     : h("p", { class: "bad" }, "■ None of them is clean and complete."),
-    table(["Checkpoint", "Step", "Epoch", "Saved", "Size", "Holds", "State"],
+    table(["Checkpoint", "Step", "Epoch", "Saved", "Size", "Holds", "State", ""],
       rows.map((one) => [h("code", {}, one.path.split("/").pop()), num(one.step), num(one.epoch),
       clock(one.saved_at || one.modified), bytes(one.size), one.holds.join(", "),
       h("span", { class: `tag ${one.state === "clean" ? "ok" : "bad"}`,
-        title: one.troubles.map((each) => each.words).join("; ") }, one.state + (one.verified ? ", every byte read" : ""))]),
+        title: one.troubles.map((each) => each.words).join("; ") }, one.state + (one.verified ? ", every byte read" : "")),
+      rollBack && row().alive ? h("button", { onclick: () => rollBack(one.path.split("/").pop()) }, "Roll back…") : ""]),
         [1, 2, 4]),
-    full ? "" : h("button", { onclick: () => checkpoints(pane, id, row, true) }, "Read every byte of them")];
+    full ? "" : h("button", { onclick: () => checkpoints(pane, id, row, rollBack, true) }, "Read every byte of them")];
 });
 
+function sample(one) {
+  const fields = Object.entries(one.fields);
+  const picture = fields.find(([, field]) => field.picture);
+  return h("figure", { class: `sample ${one.bad ? "bad" : ""}` }, picture ? h("img", { src: picture[1].picture, alt: `sample ${one.index}` }) : null,
+    h("figcaption", {}, h("b", {}, `${one.bad ? "■ " : ""}${one.index}`), fields.filter(([, field]) => field.values).map(([name, field]) => h("span",
+      { class: "soft" }, `field ${name}: ${field.values.join(" ")}${field.shape.reduce((a, b) => a * b, 1) > field.values.length ? " …" : ""}`))));
+}
 function data(answer) {
   const parts = [];
+  for (const batch of answer.saved) parts.push(h("h3", {}, `Bad batch of step ${num(batch.step)}`),
+    h("p", { class: "soft" }, [batch.dataset, `input: ${batch.input}`, batch.bad_samples.length ? `bad samples: ${batch.bad_samples.join(", ")}` : "",
+      ...batch.not_saved].filter(Boolean).join(" · ")), h("div", { class: "samples" }, batch.samples.map(sample)),
+    h("code", { class: "command" }, `holdfast replay ${quoted(answer.name)} --step ${batch.step}`));
   if (answer.fields.length) parts.push(h("h3", {}, "What sampled batches held"),
     table(["Data", "Field", "Batches", "Mean", "Deviation", "Lowest", "Highest", "Distinct samples"],
     answer.fields.map((one) => [one.split, h("code", {}, one.field), num(one.batches), num(one.mean), num(one.deviation),
@@ -168,6 +180,8 @@ function data(answer) {
     table(["Worker", "Training waited", "Batches ready", "Memory", "Pinned", "Persistent"],
     answer.workers.map((one) => [one.worker < 0 ? "in the training process" : String(one.worker), duration(one.waited),
     num(one.queue), bytes(one.rss), one.pinned ? "yes" : "no", one.persistent ? "yes" : "no"]), [1, 2, 3]));
+  if (answer.set) parts.push(h("h3", {}, "The data set"), ...["visualize", "validate", "stats"].map((verb) => h("code",
+    { class: "command" }, `holdfast ${verb} ${quoted(answer.set)}`)));
   return parts.length ? parts : empty("No batch of a torch DataLoader was sampled. ", h("code", {}, "holdfast stats DATA"),
     " counts a data set.");
 }

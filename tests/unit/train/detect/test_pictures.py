@@ -80,8 +80,10 @@ def test_everything_is_in_the_run_folder_too(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("worst-images/*.png"))) == 2
     with Image.open(tmp_path / "validation-images" / "01.png") as image:
         assert image.width == 832
-    for name in ("confusion-matrix.svg", "precision-and-recall.svg"):
-        assert ElementTree.parse(tmp_path / name).getroot().tag.endswith("svg")
+    assert ElementTree.parse(tmp_path / "confusion-matrix.svg").getroot().tag.endswith("svg")
+    with (tmp_path / "precision-and-recall.csv").open(newline="") as file:
+        head, *rows = csv.reader(file)
+        assert head[0] == "recall" and len(rows) == 101 and all(0 <= float(cell) <= 1 for row in rows for cell in row)
     with (tmp_path / "confusion-matrix.csv").open(newline="") as file:
         assert list(csv.reader(file))[1:] == [["cat", "9", "0", "0"], ["dog", "3", "6", "0"], ["background", "0", "0", "0"]]
 

@@ -58,6 +58,7 @@ export const rate = (value) => (value === null || value === undefined ? DASH : v
   ? `${num(Number(value.toPrecision(3)))}/s` : `${num(Number((1 / value).toPrecision(3)))} s each`);
 export const clock = (time) => (time ? new Date(time * 1000).toLocaleString([],
   { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hour12: false }) : DASH);
+export const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\"'\"'")}'`); // as a shell wants it
 export const SIGNS = { ok: "●", warn: "▲", bad: "■", over: "○", info: "◆" }; // a shape for each colour: not everybody sees both
 
 export function health(row) {

@@ -3,7 +3,6 @@ import { bytes, clock, duration, h, num } from "./base.js";
 
 const SMALL = 150, LARGE = 260, NEAR = 9;
 const GLYPHS = { finding: "▲", action: "●", change: "◆", eval: "◆", checkpoint: "▪", diagnosis: "?" };
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 export const SERIES = ["c1", "c2", "c3", "c4", "c5", "c6"];
 
 export class Plot {
@@ -20,6 +19,10 @@ export class Plot {
       h("figcaption", {}, h("b", {}, spec.title), this.legend, this.scaleButton), this.box);
     this.observer = new ResizeObserver(() => this.plot && this.plot.setSize(this.size()));
     this.observer.observe(this.box);
+  }
+
+  colour(name) {
+    return getComputedStyle(this.box).getPropertyValue(`--${name}`).trim();
   }
 
   size() {
@@ -69,19 +72,19 @@ export class Plot {
     this.key = key;
     this.scaleButton.textContent = this.isLog ? "log scale" : "linear";
     this.scaleButton.classList.toggle("on", this.isLog);
-    const ink = colour("soft"), line = colour("grid"), font = "11px system-ui, sans-serif";
+    const ink = this.colour("soft"), line = this.colour("grid"), font = "11px system-ui, sans-serif";
     const format = this.spec.format || num;
     const axis = { stroke: ink, font, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1, size: 4 } };
     const few = this.isLog ? { filter: decades } : {};
     this.plot = new uPlot({
-      ...this.size(),
+      ...this.size(), padding: [this.spec.large ? 16 : 6, null, null, null], // above the curves: the signs of the marks
       legend: { show: false },
       cursor: { sync: { key: "holdfast", setSeries: false }, drag: { x: true, y: false, setScale: false },
         points: { size: 5 } },
       scales: { x: { time: this.shared.along === "time" },
         y: this.isLog ? { distr: 3 } : { range: (u, low, high) => padded(low, high) } },
       axes: [
-        { ...axis, size: 28, gap: 3, space: 70, values: this.shared.along === "time" ? undefined
+        { ...axis, size: 28, gap: 3, space: 70, incrs: this.shared.whole, values: this.shared.along === "time" ? undefined
           : (u, ticks) => ticks.map((one) => num(one)) },
         { ...axis, gap: 4, space: 26, size: (u, values) => 16 + 6.2 * Math.max(4,
           ...(values || []).map((one) => (one || "").length)),
@@ -89,7 +92,7 @@ export class Plot {
             ticks: { ...axis.ticks, ...few } },
       ],
       series: [{}, ...this.lines.map((one) => ({
-        label: one.name, stroke: alpha(colour(one.colour), one.faint ? 0.35 : 1), width: one.faint ? 1 : 1.6, spanGaps: true,
+        label: one.name, stroke: alpha(this.colour(one.colour), one.faint ? 0.35 : 1), width: one.faint ? 1 : 1.6, spanGaps: true,
           dash: one.dash,
         points: { show: one.x.length < 60 && !one.faint, size: 4 },
       }))],
@@ -144,18 +147,19 @@ export class Plot {
     for (const { left: at, marks } of this.places(u)) {
       const worst = marks.find((one) => one.tone === "bad") || marks.find((one) => one.tone === "warn") || marks[0];
       const x = left + at * ratio;
-      c.strokeStyle = c.fillStyle = colour(worst.kind === "checkpoint" ? "soft" : worst.tone);
+      c.strokeStyle = c.fillStyle = this.colour(worst.kind === "checkpoint" ? "soft" : worst.tone);
       c.globalAlpha = this.spec.large ? (worst.kind === "checkpoint" ? 0.35 : 0.8) : 0.3;
       c.lineWidth = ratio;
       c.setLineDash(worst.kind === "finding" ? [] : [4 * ratio, 3 * ratio]);
-      c.beginPath(); c.moveTo(x, top + (this.spec.large ? 14 * ratio : 0)); c.lineTo(x, top + height); c.stroke();
+      c.beginPath(); c.moveTo(x, top); c.lineTo(x, top + height); c.stroke();
       if (!this.spec.large) continue;
       c.globalAlpha = 1;
       c.font = `${11 * ratio}px system-ui, sans-serif`;
       c.textAlign = "center";
-      c.fillText(GLYPHS[worst.kind] || "◆", x, top + 10 * ratio);
+      const words = worst.label || GLYPHS[worst.kind] || "◆", half = c.measureText(words).width / 2; // which stays inside
+      c.fillText(words, Math.max(left + half, Math.min(left + u.bbox.width - half, x)), top - 4 * ratio);
     }
-    c.fillStyle = colour("bad");
+    c.fillStyle = this.colour("bad");
     c.globalAlpha = 1;
     c.font = `bold ${11 * ratio}px system-ui, sans-serif`;
     c.textAlign = "center";

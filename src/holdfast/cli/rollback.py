@@ -1,0 +1,47 @@
+"""`holdfast rollback`: put a live training back to a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli.live_requests import Seconds
+from holdfast.cli.options import AsJson, RunNames, Targets, all_of
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("rollback")(rollback)
+
+
+def rollback(
+    runs: RunNames = None,
+    target: Targets = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STEP|NAME|best",
+            help="A step, the name or path of a checkpoint, or best. (default: the newest clean one)",
+            show_default=False,
+        ),
+    ] = None,
+    seconds: Seconds = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Put a live training back to one of its checkpoints, at the same step on every rank, and let it continue from there.
+
+    Weights, optimizer, schedulers, gradient scaler and averages are restored; a damaged checkpoint is skipped for an older one.
+    The loop goes on with its next batch, steps are counted on, and what `set` changed stays. Only what `holdfast save` kept
+    before can be brought back.
+    """
+    from holdfast.cli.live_requests import change_all, finish
+
+    path = str(Path(to).absolute()) if to is not None and "/" in to else to
+    finish(change_all(all_of(runs, target), {"do": "rollback", "to": path}, seconds=seconds), as_json=as_json, words=_words)
+
+
+def _words(answer: dict[str, Any]) -> str:
+    skipped = "".join(f"\n  skipped: {why}" for why in answer.get("skipped") or ())
+    return f"{answer.get('value')}; the training continues from it at step {answer.get('step')}{skipped}"
