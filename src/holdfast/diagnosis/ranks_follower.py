@@ -23,6 +23,7 @@ _NORMS = ("step", "grad_norm", "weight_norm")
 _TIMES = ("step_seconds", "data_seconds")
 _CPU = re.compile(r"(?:device|accelerator)\w*[\"']?\s*[=:( ]\s*[\"']?cpu\b", re.IGNORECASE)
 _GPU = re.compile(r"cuda|gpu|mps|xpu", re.IGNORECASE)
+_AT_A_TIME = 256  # rows of each rank
 _LAST = 900  # samples of the GPUs that are kept: half an hour
 
 
@@ -34,9 +35,11 @@ class RanksFollower:
         self._divergence, self._straggler = RankDivergence(len(recordings)), Straggler(len(recordings))
 
     def read(self) -> Iterator[Finding]:
-        """What is found in the rows since the last call."""
-        for one in self._ranks:
-            while len((rows := one.steps.new_rows())["step"]):
+        """What is found in the rows since the last call. Ranks are read side by side, or those of thousands would not fit."""
+        while unread := [one for one in self._ranks if one.has_rows()]:
+            horizon = min(int(one.rows["step"][-1]) for one in unread)
+            for one in unread:
+                rows = one.rows_until(horizon)
                 yield from self._norms(one.rank, rows)
                 yield from self._times(one, rows)
 
@@ -62,8 +65,22 @@ class _Rank:
     def __init__(self, recording: Recording) -> None:
         self.rank = recording.rank
         self.steps = Follower(recording.path, "steps", (*_NORMS, *_TIMES))
+        self.rows: dict[str, Column] = {}
         self.held: dict[int, float] = {}
         self._collectives = Follower(recording.path, "collectives", ("step", "seconds"))
+
+    def has_rows(self) -> bool:
+        """Whether there are steps that were not compared yet."""
+        if not self.rows or not len(self.rows["step"]):
+            self.rows = self.steps.new_rows(_AT_A_TIME)
+        return len(self.rows["step"]) > 0
+
+    def rows_until(self, step: int) -> dict[str, Column]:
+        """Take the rows up to a step."""
+        count = int(np.searchsorted(self.rows["step"], step, side="right")) or 1  # a roll-back counts steps again
+        taken = {name: values[:count] for name, values in self.rows.items()}
+        self.rows = {name: values[count:] for name, values in self.rows.items()}
+        return taken
 
     def read_held(self) -> None:
         """All that was written before the steps that were just read had ended."""

@@ -70,7 +70,7 @@ def learn_models(process: Process, scope: Scope, training: Training, modules: li
 
 def _open_recorder(scope: Scope) -> Recorder | None:
     try:
-        recorder = Recorder.start(scope.run, current_rank())
+        recorder = Recorder.start(scope.run, current_rank(), world_size())
         if answer_signal(recorder.recording.path) is not None:
             recorder.every_second(withdraw_if_taken)
         return recorder
@@ -81,7 +81,8 @@ def _open_recorder(scope: Scope) -> Recorder | None:
 
 def _make_training(process: Process, scope: Scope, recorder: Recorder, feed: DataFeed, *, by_hand: bool) -> Training:
     """Create a training that counts on from its checkpoint, with a guard under `guard` and `heal`."""
-    budget = Budget(fraction=scope.budget, always_done=scope.always_done, meeting=MEETING if world_size() > 1 else 0)
+    meeting, thinned = MEETING if world_size() > 1 else 0, recorder.thinning is not None
+    budget = Budget(fraction=scope.budget, always_done=scope.always_done, meeting=meeting, meetings_only=thinned)
     first = 0 if scope.trainings else scope.first_step or step_loaded(process.loads.paths)
     training = Training(recorder, losses=process.losses, loader=feed.loader, memory=process.memory, budget=budget, first=first)
     if scope.policy.acts:

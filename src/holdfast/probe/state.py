@@ -167,7 +167,7 @@ def _rank_state(one: Recording, window: int, now: float, over: str | None, event
         step=figures["step"],
         loss=None if _was_skipped(rows, own) else figures["loss"],
         age=figures["age"],
-        usual=_median(rows["step_seconds"]),
+        usual=_usual(rows),
         degraded=_degraded(events, one.rank),
         journal=journal_health(own, step=figures["step"], now=now),
     )
@@ -206,7 +206,7 @@ def _figures(rows: Mapping[str, Column], now: float) -> dict[str, Any]:
         "loss": _last(rows, "loss"),
         "grad_norm": _last(rows, "grad_norm"),
         "lr": _last(rows, "lr"),
-        "rate": _rate(rows["time"]),
+        "rate": _rate(rows["step"], rows["time"]),
         "age": None if time_of_last is None else max(0.0, now - time_of_last),
         "data_share": _share(rows["data_seconds"], rows["step_seconds"]),
         "budget": _share(rows["holdfast_seconds"], rows["step_seconds"]),
@@ -226,11 +226,17 @@ def _median(values: Column) -> float | None:
     return float(np.median(valid)) if len(valid) else None
 
 
-def _rate(times: Column) -> float | None:
-    valid = times[measured(times)]
-    if len(valid) < 2 or valid[-1] <= valid[0]:
+def _usual(rows: Mapping[str, Column]) -> float | None:
+    """How long a step takes; one of thousands of ranks writes a row in half a minute, however short its steps are."""
+    step = _median(rows["step_seconds"])
+    apart = np.median(np.diff(rows["time"])) if len(rows["time"]) > 1 else 0.0
+    return None if step is None else max(step, float(apart) / 10)
+
+
+def _rate(steps: Column, times: Column) -> float | None:
+    if len(times) < 2 or times[-1] <= times[0] or steps[-1] <= steps[0]:
         return None
-    return float((len(valid) - 1) / (valid[-1] - valid[0]))
+    return float((steps[-1] - steps[0]) / (times[-1] - times[0]))
 
 
 def _share(part: Column, whole: Column) -> float | None:

@@ -9,6 +9,7 @@ from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.ranks_follower import MachineFollower, RanksFollower
 from holdfast.diagnosis.run_follower import RunFollower
 from holdfast.signals.run_folder import Recording, RunFolder
+from holdfast.signals.thinning import pause_after
 
 _RANKS_EVERY = 2.0  # seconds: what concerns all ranks can wait
 
@@ -32,8 +33,9 @@ class TableWatches:
         for follower in self._followers.values():
             yield from follower.end() if last else follower.read()
         if recordings and (last or time.monotonic() >= self._next):
-            self._next = time.monotonic() + _RANKS_EVERY
-            yield from self._of_all(run, recordings)
+            started = time.thread_time()
+            yield from list(self._of_all(run, recordings))
+            self._next = time.monotonic() + max(_RANKS_EVERY, pause_after(time.thread_time() - started, len(recordings)))
 
     def _of_all(self, run: RunFolder, recordings: list[Recording]) -> Iterator[Finding]:
         for part in self._followers:

@@ -12,6 +12,7 @@ import time
 from holdfast.probe.niceness import be_nice
 from holdfast.signals.registry import is_alive
 from holdfast.signals.run_folder import Recording, RunFolder
+from holdfast.signals.thinning import pause_after
 from holdfast.signals.trouble import Trouble
 
 _EVERY_SECONDS = 3.0
@@ -44,22 +45,29 @@ class Upkeep:
 
     def _work(self) -> None:
         be_nice()
-        while not self._stop.wait(_EVERY_SECONDS):
+        pause = 0.0
+        while not self._stop.wait(max(_EVERY_SECONDS, pause)):
             self._trouble.write_pending()
-            self._compact()
+            started = time.thread_time()
+            num_ranks = self._compact()
+            pause = pause_after(time.thread_time() - started, num_ranks)
         self._trouble.write_pending()
         self._compact(last=True)
 
-    def _compact(self, *, last: bool = False) -> None:
+    def _compact(self, *, last: bool = False) -> int:
+        """Compact what is sealed; the number of recordings."""
+        recordings: list[Recording] = []
         try:
+            recordings = self._run.recordings()
             if any(self._run.path.glob(f"*/*/{1:06d}.*")):  # some table has a second segment
                 from holdfast.probe.compact import compact, compact_run
 
                 compact_run(self._run)
-                for gone in filter(writer_is_gone, self._run.recordings()) if last else ():
+                for gone in filter(writer_is_gone, recordings) if last else ():
                     compact(gone.path, final=True)
         except Exception as error:  # noqa: BLE001 - readers can do without it
             self._trouble.step_back("turning tables into Parquet", error)
+        return len(recordings)
 
 
 def writer_is_gone(recording: Recording) -> bool:

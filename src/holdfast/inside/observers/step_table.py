@@ -27,6 +27,7 @@ class StepTable:
         self._bad_in_a_row = 0
         self._rates: dict[tuple[int, int], tuple[float, float]] = {}  # LR and weight decay by optimizer and group
         self._steps = recorder.table("steps")
+        self._last: list[float | int] | None = None  # the newest row, if it was not written
 
     def step(self, row: list[float | int], metrics: StepMetrics, times: list[ModuleTime] | None) -> None:
         """Append the row of a step, and the rows of what was sampled in it."""
@@ -41,7 +42,9 @@ class StepTable:
             row[at.SKIPPED] = 1
         if metrics.update_ratio is not None:
             row[at.UPDATE_RATIO] = metrics.update_ratio
-        self._steps.append(row)
+        self._last = None if (kept := self._is_kept(row)) else row
+        if kept:
+            self._steps.append(row)
         if metrics.stats is not None and metrics.stats.each is not None:
             self._parameters(int(row[at.STEP]), metrics)
         for change in metrics.untrained:
@@ -49,6 +52,18 @@ class StepTable:
             self.recorder.table("untrained").append((int(row[at.STEP]), change.name, why, change.position, change.of))
         if times:
             self._modules(int(row[at.STEP]), times)
+
+    def close(self) -> None:
+        """The training is over: its last step is a row in any case."""
+        if self._last is not None:
+            self._steps.append(self._last)
+
+    def _is_kept(self, row: list[float | int]) -> bool:
+        thinning = self.recorder.thinning
+        if thinning is None:
+            return True
+        bad = row[at.NON_FINITE] > 0 or row[at.SKIPPED] == 1 or not (math.isfinite(row[at.LOSS]) or row[at.LOSS] is MISSING)
+        return thinning.ended(int(row[at.STEP]), row[at.STEP_SECONDS]) or bad
 
     def other_step(self, metrics: StepMetrics) -> None:
         """Count the non-finite gradients of an optimizer that is not the main one."""
