@@ -87,7 +87,9 @@ def record(folder: Path) -> list[Rows]:
 def _rows(folder: Path, name: str) -> list[np.ndarray[Any, Any]]:
     """Strings as numbers again, as a rank writes them."""
     columns = last_rows(folder, name, TABLES[name].column_names, 1 << 30)
-    return [np.unique(values.astype(str), return_inverse=True)[1] if values.dtype == object else values for values in columns.values()]
+    return [
+        np.unique(values.astype(str), return_inverse=True)[1] if values.dtype == object else values for values in columns.values()
+    ]
 
 
 class Rank:
@@ -135,7 +137,7 @@ class Rank:
             rows["time"] = ended - (last - steps) * STEP_SECONDS + noise
         if "step_seconds" in rows:
             rows["step_seconds"] = STEP_SECONDS + np.nan_to_num(noise)
-        return [rows[column] for column in columns]
+        return [rows[column.name] for column in self._writers[name].table.columns]
 
 
 def _interval(thinning: Thinning | None) -> int:
@@ -147,7 +149,9 @@ def _interval(thinning: Thinning | None) -> int:
 
 def watched(run: RunFolder, ranks: list[Rank], seconds: float) -> Iterator[Measured]:
     """The outside of the run at work, while every rank writes its rows at the pace of the day."""
-    judge = subprocess.Popen([sys.executable, __file__, "--outside", str(run.path), str(seconds)], stdout=subprocess.PIPE, text=True)
+    judge = subprocess.Popen(
+        [sys.executable, __file__, "--outside", str(run.path), str(seconds)], stdout=subprocess.PIPE, text=True
+    )
     step = 20
     while judge.poll() is None:
         step += 1
@@ -165,7 +169,7 @@ def outside(path: Path, seconds: float) -> None:
     """Watch a run as `holdfast run` does, and print CPU seconds, seconds and megabytes; starting up does not count."""
     run, hurry = RunFolder.open(path), threading.Event()
     with Outside(run, os.getpid(), Trouble(run.journal), hurry=hurry):
-        time.sleep(5.0)
+        time.sleep(5.0 + len(run.recordings()) / 100)
         began, used = time.monotonic(), time.process_time()
         time.sleep(seconds)
         print(time.process_time() - used, time.monotonic() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)
@@ -176,7 +180,9 @@ def outside(path: Path, seconds: float) -> None:
 
 def command(what: str, words: list[str], at_most: float) -> Iterator[Measured]:
     """A command as a person types it: its seconds, the best of three on a machine that others use, and its memory."""
-    code = "import resource, subprocess, sys, time; s = time.perf_counter(); subprocess.run(sys.argv[1:], check=True, stdout=-3); "
+    code = (
+        "import resource, subprocess, sys, time; s = time.perf_counter(); subprocess.run(sys.argv[1:], check=True, stdout=-3); "
+    )
     code += "print(time.perf_counter() - s, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1000)"
     words = [sys.executable, "-c", code, sys.executable, "-m", "holdfast", *words]
     tries = [subprocess.run(words, check=True, capture_output=True, text=True).stdout.split() for _ in range(3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.machine import MachineView, computing_on_cpu, low_gpu_utilisation
 from holdfast.detectors.rank_divergence import RankDivergence
+from holdfast.detectors.ranks_differ import ranks_differ
 from holdfast.detectors.straggler import Held, Straggler
 from holdfast.probe.follow import Follower
 from holdfast.signals.lineage import script_of
@@ -57,6 +59,40 @@ class RanksFollower:
                 times = Held(held, whole, data if np.isfinite(data) else 0.0)
                 if (finding := self._straggler.add(one.rank, step, times)) is not None:
                     yield finding
+
+
+class SetupFollower:
+    """What the ranks of one training say about themselves, read again where it was written again; each finding once."""
+
+    def __init__(self, recordings: Sequence[Recording]) -> None:
+        self._recordings = recordings
+        self._changed: dict[int, int] = {}
+        self._setups: dict[int, dict[str, Any]] = {}
+        self._reported: set[tuple[str, int]] = set()
+
+    def read(self, step: int = 0) -> Iterator[Finding]:
+        """What is found now and was not reported yet."""
+        num_new = sum(self._read(one) for one in self._recordings)
+        if num_new == 0 or len(self._setups) < len(self._recordings):
+            return
+        for finding in ranks_differ(self._setups, step=step):
+            key = (finding.evidence["what"], finding.evidence["rank"])
+            if key not in self._reported:
+                self._reported.add(key)
+                yield finding
+
+    def _read(self, recording: Recording) -> bool:
+        """Whether there was something new; the file's own time tells how far the rank's clock is ahead."""
+        path = recording.path / "setup.json"
+        with contextlib.suppress(OSError, ValueError):
+            changed = path.stat()
+            if self._changed.get(recording.rank) == changed.st_mtime_ns:
+                return False
+            setup = json.loads(path.read_text(encoding="utf-8"))
+            self._changed[recording.rank] = changed.st_mtime_ns
+            self._setups[recording.rank] = {**setup, "clock": float(setup["clock"]) - changed.st_mtime}
+            return True
+        return False
 
 
 class _Rank:

@@ -14,6 +14,7 @@ from holdfast.inside.control.restarted import step_loaded
 from holdfast.inside.discovery import find_live_objects, find_roots, whole_models
 from holdfast.inside.guard.first_failure import FirstFailure
 from holdfast.inside.observers.heartbeat import HEARTBEAT
+from holdfast.inside.observers.rank_setup import RankSetup
 from holdfast.inside.process import Process
 from holdfast.inside.ranks import current_rank, world_size
 from holdfast.inside.scope import Scope
@@ -48,6 +49,8 @@ def begin(process: Process, scope: Scope, optimizer: Optimizer, *, alone: bool =
     learn_models(process, scope, training, live.modules)
     recorder.every_second(process.saves.rows.flush)
     recorder.every_second(process.trackers.look)
+    if world_size() > 1:
+        recorder.every_second(RankSetup(recorder, feed.loader).look)
     recorder.every_second(partial(close_ended, process, scope))
     _report_origin(process, scope, training, optimizer)
     for callback in process.when_begun:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from holdfast.detectors.finding import Finding
-from holdfast.diagnosis.ranks_follower import MachineFollower, RanksFollower
+from holdfast.diagnosis.ranks_follower import MachineFollower, RanksFollower, SetupFollower
 from holdfast.diagnosis.run_follower import RunFollower
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.thinning import pause_after
@@ -19,9 +19,9 @@ class TableWatches:
 
     def __init__(self) -> None:
         self._followers: dict[int, RunFollower] = {}
-        self._ranks: dict[int, tuple[int, RanksFollower]] = {}
+        self._ranks: dict[int, tuple[int, RanksFollower, SetupFollower]] = {}
         self._machine: MachineFollower | None = None
-        self._reported: set[tuple[int, str]] = set()
+        self._reported: set[tuple[int, str, str]] = set()
         self._next = 0.0
 
     def look(self, run: RunFolder, *, last: bool = False) -> Iterator[Finding]:
@@ -40,12 +40,13 @@ class TableWatches:
     def _of_all(self, run: RunFolder, recordings: list[Recording]) -> Iterator[Finding]:
         for part in self._followers:
             ranks = [recording for recording in recordings if recording.part == part]
-            if len(ranks) > 1 and self._ranks.get(part, (0, None))[0] != len(ranks):  # another rank has begun
-                self._ranks[part] = (len(ranks), RanksFollower(ranks))
-        for part, (_, follower) in self._ranks.items():
-            for finding in follower.read():
-                if (part, finding.code) not in self._reported:
-                    self._reported.add((part, finding.code))
+            if len(ranks) > 1 and (part not in self._ranks or self._ranks[part][0] != len(ranks)):  # another rank has begun
+                self._ranks[part] = (len(ranks), RanksFollower(ranks), SetupFollower(ranks))
+        for part, (_, follower, setups) in self._ranks.items():
+            for finding in (*follower.read(), *setups.read()):
+                key = (part, finding.code, str(finding.evidence.get("what")))
+                if key not in self._reported:
+                    self._reported.add(key)
                     yield finding
         if self._machine is None:
             self._machine = MachineFollower(run, recordings[0])

@@ -123,8 +123,8 @@ class RunFolder:
         self.write_info({**self.info(), **changes})
 
     def recordings(self) -> list[Recording]:
-        """All trainings recorded here, by rank and order."""
-        return list(_listings.setdefault(self.path, _Listing(self.path)).recordings())
+        """All trainings recorded here, by rank and order: the same list as long as nothing changes, not to be changed."""
+        return _listings.setdefault(self.path, _Listing(self.path)).recordings()
 
     def claim(self, rank: int) -> Recording:
         """Make the folder of the next training of this rank; two processes never get the same one."""

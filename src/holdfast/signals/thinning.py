@@ -12,9 +12,13 @@ from holdfast.signals.schema import Table
 
 MANY_RANKS, IN_FULL = 64, 8
 EVERY_SECONDS = 30.0
-SEGMENT_ROWS = 512  # room is reserved for a whole segment, and thousands of ranks have one each
+SEGMENT_ROWS = {"steps": 2048}  # a day; room is reserved for a whole segment, and thousands of ranks have one each
+_OTHER_SEGMENT_ROWS = 1024
+_STEP_COLUMNS = (
+    *("step", "time", "loss", "grad_norm", "weight_norm", "step_seconds", "data_seconds", "samples", "gpu_allocated", "host_rss"),
+)
 LEFT_OUT = frozenset({"parameters", "modules", "inputs", "loader", "groups"})
-_LONGEST_PAUSE = 60.0
+_LONGEST_PAUSE = 600.0
 _INTERVALS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # from 100 on, ranks compare their weights at every multiple
 
 
@@ -42,13 +46,19 @@ class Thinning:
 def table_for(table: Table, rank: int, world: int) -> Table | None:
     """The table as the rank writes it, in smaller files the more ranks there are; None if it is left out."""
     if thinning_for(rank, world) is None:
-        return replace(table, segment_rows=max(table.first_segment_rows, min(table.segment_rows, table.segment_rows * 8 // world)))
-    return None if table.name in LEFT_OUT else replace(table, first_segment_rows=SEGMENT_ROWS, segment_rows=SEGMENT_ROWS)
+        return replace(
+            table, segment_rows=max(table.first_segment_rows, min(table.segment_rows, table.segment_rows * 8 // world))
+        )
+    if table.name in LEFT_OUT:
+        return None
+    columns = tuple(one for one in table.columns if table.name != "steps" or one.name in _STEP_COLUMNS)
+    rows = SEGMENT_ROWS.get(table.name, _OTHER_SEGMENT_ROWS)
+    return replace(table, columns=columns, first_segment_rows=rows, segment_rows=rows)
 
 
 def pause_after(cost: float, ranks: int) -> float:
-    """Seconds to wait after a look at all ranks that took so many seconds of CPU time: with many ranks 2 % of a core is enough."""
-    return min(_LONGEST_PAUSE, 50.0 * cost) if ranks > MANY_RANKS else 0.0
+    """Seconds to wait after a look at all ranks that took `cost` seconds of CPU time: with many ranks, 1 % of a core."""
+    return min(_LONGEST_PAUSE, 100.0 * cost) if ranks > MANY_RANKS else 0.0
 
 
 def thinning_for(rank: int, world: int) -> Thinning | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,11 +88,12 @@ class HangWatch:
             if not suspect.early and (code in ("paused", "busy", "stopped") or on_disk):
                 self._info_once(verdict, suspect)
             return
-        kept = self._keep(stacks)
+        kept, network = self._keep(stacks), self._network(verdict)
         standing = suspect.standing
         evidence = {
             **verdict.evidence,
-            "say": verdict.say,
+            **network,
+            "say": verdict.say + _not_reached(network),
             "seconds": round(standing.silent, 1),
             "limit": round(suspect.limit, 1),
             "longest_step": standing.longest_step,
@@ -167,6 +168,13 @@ class HangWatch:
             self._trouble.step_back("taking stacks", error)
             return [], Verdict("unseen", "no step, no batch, no error; its stacks could not be taken")
 
+    def _network(self, verdict: Any) -> dict[str, Any]:
+        from holdfast.probe.stacks.cut_off import cut_off
+
+        if verdict.code != "collective-stall":
+            return {}
+        return cut_off(self._progress.by_rank)
+
     def _wait_for_storage(self, stacks: list[Any]) -> bool:
         from holdfast.probe.stacks.far_files import waits_for_storage
 
@@ -190,6 +198,14 @@ def _as_progress(one: Standing) -> Any:
     return RankProgress(
         rank=one.rank, step=one.step, before=one.step, seconds=one.silent, usual=one.longest_step, doing=doing, apart=_APART
     )
+
+
+def _not_reached(network: Mapping[str, Any]) -> str:
+    if not network:
+        return ""
+    ranks = ", ".join(map(str, network["missing"]))
+    who = f"rank{'s' if len(network['missing']) > 1 else ''} {ranks} at {network['cut_off']}" if ranks else network["cut_off"]
+    return f" The network does not reach {who}: packets are sent again and not acknowledged."
 
 
 def _where(frame: Any) -> str | None:

@@ -12,7 +12,7 @@ import time
 from holdfast.probe.niceness import be_nice
 from holdfast.signals.registry import is_alive
 from holdfast.signals.run_folder import Recording, RunFolder
-from holdfast.signals.thinning import pause_after
+from holdfast.signals.thinning import MANY_RANKS, pause_after
 from holdfast.signals.trouble import Trouble
 
 _EVERY_SECONDS = 3.0
@@ -62,7 +62,7 @@ class Upkeep:
             if any(self._run.path.glob(f"*/*/{1:06d}.*")):  # some table has a second segment
                 from holdfast.probe.compact import compact, compact_run
 
-                compact_run(self._run)
+                compact_run(self._run, at_least=2 if len(recordings) > MANY_RANKS else 1)  # one that is written still
                 for gone in filter(writer_is_gone, recordings) if last else ():
                     compact(gone.path, final=True)
         except Exception as error:  # noqa: BLE001 - readers can do without it

@@ -27,6 +27,8 @@ class StepTable:
         self._bad_in_a_row = 0
         self._rates: dict[tuple[int, int], tuple[float, float]] = {}  # LR and weight decay by optimizer and group
         self._steps = recorder.table("steps")
+        names = [column.name for column in self._steps.table.columns]  # of many ranks most leave some out
+        self._columns = [at.COLUMNS[name] for name in names] if recorder.thinning is not None else None
         self._last: list[float | int] | None = None  # the newest row, if it was not written
 
     def step(self, row: list[float | int], metrics: StepMetrics, times: list[ModuleTime] | None) -> None:
@@ -44,7 +46,7 @@ class StepTable:
             row[at.UPDATE_RATIO] = metrics.update_ratio
         self._last = None if (kept := self._is_kept(row)) else row
         if kept:
-            self._steps.append(row)
+            self._append(row)
         if metrics.stats is not None and metrics.stats.each is not None:
             self._parameters(int(row[at.STEP]), metrics)
         for change in metrics.untrained:
@@ -56,7 +58,10 @@ class StepTable:
     def close(self) -> None:
         """The training is over: its last step is a row in any case."""
         if self._last is not None:
-            self._steps.append(self._last)
+            self._append(self._last)
+
+    def _append(self, row: list[float | int]) -> None:
+        self._steps.append(row if self._columns is None else [row[index] for index in self._columns])
 
     def _is_kept(self, row: list[float | int]) -> bool:
         thinning = self.recorder.thinning
