@@ -48,7 +48,7 @@ def watched(train_func: Callable[..., Any], **options: Any) -> Callable[..., Any
 
 @contextmanager
 def _one_folder() -> Iterator[None]:
-    """Have the workers of one attempt share a folder, as those of torchrun do; Ray has told them their ranks and meeting point."""
+    """Have the workers of one attempt share a folder, as those of torchrun do."""
     with patch.dict(os.environ, {"TORCHELASTIC_RUN_ID": "ray"}):
         yield
 
