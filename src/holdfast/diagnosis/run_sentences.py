@@ -134,6 +134,14 @@ def _set_up(finding: Finding) -> str:
     return f"the {evidence['what']} of rank {evidence['rank']} is {evidence['value']}, of the other ranks {evidence['others']}"
 
 
+def _replicas(finding: Finding) -> str:
+    evidence = finding.evidence
+    who = [f"{', '.join(evidence[how])} {how}" for how in ("left", "joined") if evidence.get(how)]
+    change = " and ".join(who) or "the quorum changed"
+    lost = f"it cost {_seconds(evidence['seconds'])} and {count(int(evidence['batches']), 'batch', 'batches')}"
+    return f"{change} before step {finding.step:,}; {count(int(evidence['replicas']), 'replica')} continue; {lost}"
+
+
 def _late(finding: Finding) -> str:
     evidence = finding.evidence
     share = f"{_seconds(evidence['wait_seconds'])} of a step of {_seconds(evidence['step_seconds'])}"
@@ -209,6 +217,7 @@ SENTENCES: dict[str, Callable[[Finding], str]] = {
     "rank-divergence": _ranks,
     "straggler": _late,
     "ranks-differ": _set_up,
+    "replica-left": _replicas,
     "tracker-unreachable": _server,
     "checkpoint-torn": _torn,
     "checkpoint-non-finite": _non_finite_file,

@@ -59,7 +59,12 @@ class Runtime(Process):
         self.saves.fast_forwarding = lambda: self.fast_forwarding is not None
         self.when_begun.append(self._training_begins)
         self.when_over.append(self._close_server)
-        when_imported({"keras": self._look_soon})
+        when_imported({"keras": self._look_soon, "torchft.manager": self._torchft_imported})
+
+    def _torchft_imported(self, _torchft: object) -> None:
+        from holdfast.inside.observers.replicas import Replicas
+
+        Replicas(lambda kind, **values: [one.run.journal.write(kind, **values) for one in self.scopes[:1]]).attach()
 
     # Events of the optimizer
 

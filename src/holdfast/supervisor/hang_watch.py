@@ -21,6 +21,7 @@ from holdfast.supervisor.progress import Progress
 
 _APART = 0.5  # seconds between the two looks at the stacks
 _PATIENT = 5.0  # for the second, with native frames: nobody waits for it at a terminal
+_CUT_SECONDS = 5.0  # without a step of any rank, after which their connections are looked at
 _REPORT_STOPPED_AFTER = 3.0  # times the floor
 
 
@@ -59,6 +60,7 @@ class HangWatch:
         self._hang: Hang | None = None
         self._examine_at = 0.0  # seconds of silence at which the stacks were last looked at
         self._reported: set[str] = set()
+        self._cut_off = False  # whether the network was told not to reach some ranks
 
     def begin_again(self) -> None:
         """Another attempt begins."""
@@ -69,6 +71,7 @@ class HangWatch:
         """See how the ranks stand, and tell a hang."""
         self._journal.catch_up()
         standings = self._progress.look()
+        self._look_at_network(standings)
         self._tell_stopped()
         suspected = suspects(standings, self._limits)
         if not suspected:
@@ -77,6 +80,25 @@ class HangWatch:
             return
         if self._hang is None and suspected[0].standing.silent >= self._examine_at:
             self._ask_the_stacks(suspected[0], standings)
+
+    def _look_at_network(self, standings: Sequence[Standing]) -> None:
+        """Tell ranks that the network does not reach, long before that is a hang: it may come back, and they train on."""
+        silent = min((one.silent for one in standings), default=0.0) if len(standings) > 1 else 0.0
+        if silent < _CUT_SECONDS or self._hang is not None:
+            self._cut_off = self._cut_off and silent > 0
+            return
+        network = {} if self._cut_off else self._unreached()
+        if not network:
+            return
+        self._cut_off = True
+        evidence = {"kind": "network", "say": f"No rank moves.{_not_reached(network)}", "seconds": round(silent, 1), **network}
+        step = max((one.step or 0 for one in standings), default=0)
+        self._tell(Finding("collective-stall", step=step, evidence=evidence), min(network["missing"], default=0))
+
+    def _unreached(self) -> dict[str, Any]:
+        from holdfast.probe.stacks.cut_off import cut_off
+
+        return cut_off(self._progress.by_rank)
 
     def _ask_the_stacks(self, suspect: Suspect, standings: Sequence[Standing]) -> None:
         silent = suspect.standing.silent
@@ -169,11 +191,7 @@ class HangWatch:
             return [], Verdict("unseen", "no step, no batch, no error; its stacks could not be taken")
 
     def _network(self, verdict: Any) -> dict[str, Any]:
-        from holdfast.probe.stacks.cut_off import cut_off
-
-        if verdict.code != "collective-stall":
-            return {}
-        return cut_off(self._progress.by_rank)
+        return self._unreached() if verdict.code == "collective-stall" else {}
 
     def _wait_for_storage(self, stacks: list[Any]) -> bool:
         from holdfast.probe.stacks.far_files import waits_for_storage

@@ -195,6 +195,13 @@ CLOCK_DIFFERS = Cause(
     likely=0.7,
     fixes=(Fix("start chrony or systemd-timesyncd on that machine: timedatectl set-ntp true"),),
 )
+REPLICA_GONE = Cause(
+    code="replica-gone",
+    seen_by=("replica-left",),
+    because="The replica's machine was lost or taken back, or its process crashed; the others train on without it.",
+    likely=0.5,
+    fixes=(Fix("read the log of the replica that left, and start it again with the same lighthouse: it joins by itself"),),
+)
 UNEVEN_WORK = Cause(
     code="uneven-work",
     seen_by=("straggler",),
@@ -376,7 +383,7 @@ NOT_MOVED = Cause(
 OF_SPEED = (
     *(WORKER_DIED, SHARED_MEMORY_FULL, SLOW_STORAGE, WORKER_STUCK, DATA_NOT_SENT, DEADLOCK, STUCK_COMPUTE, WAITS_IN_SCRIPT),
     *(COLLECTIVE_MISMATCH, DEAD_RANK, NETWORK, UNSHARED_UPDATES, DIFFERENT_START, UNEVEN_WORK),
-    *(OTHER_ENVIRONMENT, OTHER_SAMPLER, OTHER_SEED, CLOCK_DIFFERS),
+    *(OTHER_ENVIRONMENT, OTHER_SAMPLER, OTHER_SEED, CLOCK_DIFFERS, REPLICA_GONE),
     *(ONE_SLOW_WORKER, TOO_FEW_WORKERS, HEAVY_DECODING, HEAVY_TRANSFORMS),
     *(WORK_TOO_SMALL, WAITS_FOR_GPU, FULL_PRECISION, THROTTLED, MEMORY_ALMOST_FULL, MACHINE_SHARED, MORE_EACH_STEP),
     *(SHAPES_CHANGE, VALUES_CHANGE, CPU_BUILD, CARD_HIDDEN, NOT_MOVED),

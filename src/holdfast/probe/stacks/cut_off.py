@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _SENT_AGAIN = 3  # times: about a second and a half
 _RETRANSMITS, _ESTABLISHED = "01", "01"
@@ -22,7 +22,7 @@ class Connection(NamedTuple):
     sent_again: int
 
 
-def cut_off(pids: Mapping[int, int]) -> dict[str, object]:
+def cut_off(pids: Mapping[int, int]) -> dict[str, Any]:
     """`ranks` on the addresses that the first rank, or most of the others, cannot reach; `pids` are processes by rank."""
     of_rank = {rank: list(connections(pid)) for rank, pid in pids.items()}
     homes = {rank: {one.mine for one in found} for rank, found in of_rank.items()}
