@@ -28,6 +28,7 @@ _VARIANTS = {  # what a fault may need that is a variant of a training here
 }
 _ALSO_ON_RANKS = ("nan-batch", "nan-gradient", "lr-x100", "process-killed", "deadlock", "checkpoint-truncated")
 RESUMES = ("digits_cnn", "char_transformer", "two_ranks", "four_ranks", "two_hosts")
+OF_FOUR = ("four_ranks", "four_ranks+cnn", "two_hosts")  # two hosts need root
 # Faults that only many ranks have; the network is cut between two hosts.
 OF_MANY_RANKS = (
     *("rank-delayed", "rank-data-order", "rank-seed", "collective-skipped", "rank-version", "clock-skew", "folder-read-only"),
@@ -53,7 +54,7 @@ class Stretch:
 
 def every_training(*, gpu: bool) -> list[str]:
     """The names of all trainings with faults; those on a GPU where there is one."""
-    names = [*PLAIN, "digits_mlp+workers", "digits_cnn+workers", "hugging_face+workers", "two_ranks"]
+    names = [*PLAIN, "digits_mlp+workers", "digits_cnn+workers", "hugging_face+workers", "two_ranks", *OF_FOUR]
     names += [f"{name}+{variant}" for variant in ("tracker", "database") for name in ("digits_mlp", "digits_cnn")]
     return [*names, "digits_cnn+gpu", "char_transformer+gpu"] if gpu else names
 

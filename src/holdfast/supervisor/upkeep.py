@@ -58,7 +58,7 @@ class Upkeep:
         """Compact what is sealed; the number of recordings."""
         recordings: list[Recording] = []
         try:
-            recordings = self._run.recordings()
+            recordings = self._run.recordings() if self._run.path.is_dir() else []
             if any(self._run.path.glob(f"*/*/{1:06d}.*")):  # some table has a second segment
                 from holdfast.probe.compact import compact, compact_run
 
