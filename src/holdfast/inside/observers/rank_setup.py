@@ -31,7 +31,7 @@ class RankSetup:
         iterator = self._loader.drawn_from()[0]
         if iterator is None and self._written:  # between two epochs
             return
-        now = {"torch": torch.__version__, "cuda": torch.version.cuda, "python": platform.python_version()}
+        now: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda, "python": platform.python_version()}
         now |= {"seed": torch.initial_seed(), "sampler": _sampler_of(iterator)}
         ahead = time.time() - time.monotonic()
         if now == self._written and abs(ahead - self._ahead) < _CLOCK_SET:
@@ -45,7 +45,7 @@ class RankSetup:
 def _sampler_of(iterator: Any) -> list[Any] | None:
     """How a distributed sampler deals out the data; None for any other."""
     batches = getattr(iterator, "_index_sampler", None)
-    sampler = getattr(batches, "sampler", batches)
+    sampler: Any = getattr(batches, "sampler", batches)
     if not all(hasattr(sampler, name) for name in ("num_replicas", "seed", "shuffle")):
         return None
     return [type(sampler).__name__, sampler.seed, sampler.shuffle, sampler.num_replicas]
