@@ -38,7 +38,7 @@ def step_in(path: Path) -> int:
 
 def test_the_others_train_on_and_the_run_tells_who_left_when_and_what_it_cost(tmp_path: Path) -> None:
     lighthouse = "http://127.0.0.1:29517"
-    program = [PYTHON, "-c", "from torchft._torchft import lighthouse_main; lighthouse_main()"]
+    program = [str(Path(PYTHON).with_name("torchft_lighthouse"))]
     program += ["--min_replicas", "1", "--join_timeout_ms", "3000", "--bind", "127.0.0.1:29517"]
     processes = [subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)]
     environment = {**os.environ, "TORCHFT_LIGHTHOUSE": lighthouse, "RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
