@@ -41,12 +41,12 @@ def test_the_others_train_on_and_the_run_tells_who_left_when_and_what_it_cost(tm
     program = [str(Path(PYTHON).with_name("torchft_lighthouse"))]
     program += ["--min_replicas", "1", "--join_timeout_ms", "3000", "--bind", "127.0.0.1:29517"]
     processes = [subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)]
-    environment = {**os.environ, "TORCHFT_LIGHTHOUSE": lighthouse, "RANK": "0", "WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
-    environment |= {"MASTER_ADDR": "127.0.0.1"}
+    environment = {**os.environ, "TORCHFT_LIGHTHOUSE": lighthouse, "OMP_NUM_THREADS": "1"}
     try:
         for number, name in enumerate(("stays", "leaves")):
-            words = [PYTHON, "-m", "holdfast", "run", "--name", name, "--", PYTHON, str(TRAINING), name, "400", f"{name}.json"]
-            own = {**environment, "MASTER_PORT": str(29521 + number), "REPLICA_GROUP_ID": str(number)}
+            torchrun = [PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", "1", "--master-port", str(29521 + number)]
+            words = [PYTHON, "-m", "holdfast", "run", "--name", name, "--", *torchrun, str(TRAINING), name, "400", f"{name}.json"]
+            own = {**environment, "REPLICA_GROUP_ID": str(number)}
             processes.append(subprocess.Popen(words, cwd=tmp_path, env=own, stdout=sys.stderr))
         both = [tmp_path / f"{name}.json" for name in ("stays", "leaves")]
         until(lambda: all(step_in(path) > 60 for path in both))

@@ -64,7 +64,11 @@ class Runtime(Process):
     def _torchft_imported(self, _torchft: object) -> None:
         from holdfast.inside.observers.replicas import Replicas
 
-        Replicas(lambda kind, **values: [one.run.journal.write(kind, **values) for one in self.scopes[:1]]).attach()
+        def write(kind: str, **values: Any) -> None:
+            for scope in self.scopes[:1]:
+                scope.run.journal.write(kind, **values)
+
+        Replicas(write).attach()
 
     # Events of the optimizer
 
