@@ -8,17 +8,18 @@ PRODUCT := $(VENV)/.installed-product
 INSTALLED := $(VENV)/.installed-tools
 TRACKERS := $(VENV)-trackers/.installed
 STRANGERS := $(VENV)-strangers/.installed
+RAY := $(VENV)-ray/.installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell expr $(CORES) + 1)
 CHECKED := setup.py src tests benchmarks examples docs
-COST := $(filter-out benchmarks/heal.py benchmarks/healthy.py benchmarks/diagnose.py benchmarks/survive.py benchmarks/survive_training.py benchmarks/drills.py benchmarks/peers.py benchmarks/fuzz.py benchmarks/machine.py benchmarks/strangers_healthy.py benchmarks/train_detect.py benchmarks/train_segment.py benchmarks/train_sensors.py benchmarks/collapse.py benchmarks/train_kills.py,$(wildcard benchmarks/*.py))
+COST := $(filter-out benchmarks/scale.py benchmarks/heal.py benchmarks/healthy.py benchmarks/diagnose.py benchmarks/survive.py benchmarks/survive_training.py benchmarks/drills.py benchmarks/peers.py benchmarks/fuzz.py benchmarks/machine.py benchmarks/strangers_healthy.py benchmarks/train_detect.py benchmarks/train_segment.py benchmarks/train_sensors.py benchmarks/collapse.py benchmarks/train_kills.py,$(wildcard benchmarks/*.py))
 
 unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of processes, and each would compile all of Holdfast again
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint format pytest test-slow test-gpu test-cluster test-trackers bench bench-train bench-heal bench-healthy bench-diagnose bench-survive fuzz drills strangers strangers-healthy peers docs clean
+.PHONY: help setup demo test lint format pytest test-slow test-gpu test-cluster test-trackers test-ray bench bench-train bench-heal bench-healthy bench-diagnose bench-survive fuzz drills strangers strangers-healthy peers docs clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -53,6 +54,9 @@ test-cluster: $(INSTALLED)  ## trainings on a real Slurm of two nodes on this ma
 
 test-trackers: $(TRACKERS)  ## real MLflow, W&B, Trackio and Jupyter, in an environment of their own: they want other versions
 	HOLDFAST_TRACKERS_PYTHON=$(CURDIR)/$(VENV)-trackers/bin/python $(BIN)/python -m pytest -m slow tests/faults/test_trackers.py tests/faults/test_notebook.py $(ARGS)
+
+test-ray: $(RAY)  ## real Ray and torchft on this machine, in an environment of their own: a worker and a replica are killed (minutes)
+	HOLDFAST_RAY_PYTHON=$(CURDIR)/$(VENV)-ray/bin/python $(BIN)/python -m pytest -m cluster tests/cluster/test_ray.py tests/cluster/test_torchft.py $(ARGS)
 
 bench: $(INSTALLED)  ## measure what Holdfast costs, and fail where a bar is missed
 	@set -e; for script in $(COST); do echo "== $$script"; $(BIN)/python "$$script"; done
@@ -94,7 +98,7 @@ docs: $(INSTALLED)  ## write the generated pages again
 	$(BIN)/python -m holdfast.diagnosis.describe docs/failures
 
 clean:  ## remove .venv and everything else that was made here, but no runs
-	rm -rf $(VENV) $(VENV)-trackers $(VENV)-strangers build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache lightning_logs
+	rm -rf $(VENV) $(VENV)-trackers $(VENV)-strangers $(VENV)-ray build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache lightning_logs
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Two sets: what a user needs, and what the tests need on top. Each is made again whenever the dependencies change. The marks
@@ -122,4 +126,12 @@ $(TRACKERS): $(INSTALLED)
 $(STRANGERS): benchmarks/strangers/requirements.txt pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-strangers
 	$(VENV)-strangers/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r $<
+	@touch $@
+
+$(RAY): $(INSTALLED)
+	$(PYTHON) -m venv $(VENV)-ray
+	$(BIN)/python -c 'import holdfast, pathlib, torch; [print(pathlib.Path(m.__file__).parents[1]) for m in (holdfast, torch)]' \
+	  > $$($(VENV)-ray/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth
+	$(VENV)-ray/bin/python -m pip install --quiet --disable-pip-version-check 'ray[train]' opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
+	$(VENV)-ray/bin/python -m pip install --quiet --disable-pip-version-check --no-deps torchft-nightly
 	@touch $@

@@ -27,7 +27,13 @@ _VARIANTS = {  # what a fault may need that is a variant of a training here
     "ranks": {},
 }
 _ALSO_ON_RANKS = ("nan-batch", "nan-gradient", "lr-x100", "process-killed", "deadlock", "checkpoint-truncated")
-RESUMES = ("digits_cnn", "char_transformer", "two_ranks")
+RESUMES = ("digits_cnn", "char_transformer", "two_ranks", "four_ranks", "two_hosts")
+OF_FOUR = ("four_ranks", "four_ranks+cnn", "two_hosts")  # two hosts need root
+# Faults that only many ranks have; the network is cut between two hosts.
+OF_MANY_RANKS = (
+    *("rank-delayed", "rank-data-order", "rank-seed", "collective-skipped", "rank-version", "clock-skew", "folder-read-only"),
+    "network-cut",
+)
 PLAIN = ("digits_mlp", "digits_cnn", "char_transformer", "rnn_rows", "hugging_face", "lightning_digits")
 _TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
@@ -48,7 +54,7 @@ class Stretch:
 
 def every_training(*, gpu: bool) -> list[str]:
     """The names of all trainings with faults; those on a GPU where there is one."""
-    names = [*PLAIN, "digits_mlp+workers", "digits_cnn+workers", "hugging_face+workers", "two_ranks"]
+    names = [*PLAIN, "digits_mlp+workers", "digits_cnn+workers", "hugging_face+workers", "two_ranks", *OF_FOUR]
     names += [f"{name}+{variant}" for variant in ("tracker", "database") for name in ("digits_mlp", "digits_cnn")]
     return [*names, "digits_cnn+gpu", "char_transformer+gpu"] if gpu else names
 
@@ -58,6 +64,8 @@ def training(name: str) -> Training:
     if name.startswith("zoo "):
         return Training(words=(sys.executable, str(ZOO), *name.split()[1:]), name=name, environment=_QUICK)
     script, _, variant = name.partition("+")
+    if script in ("four_ranks", "two_hosts"):
+        return _of_four(name, script, variant or "mlp")
     before = {"tracker": [sys.executable, str(FOLDER / "tracker.py")], "ranks": _TORCHRUN}
     python = before.get("ranks" if script == "two_ranks" else variant, [sys.executable])
     return Training(
@@ -70,8 +78,22 @@ def training(name: str) -> Training:
     )
 
 
+def _of_four(name: str, script: str, kind: str) -> Training:
+    hosts = [sys.executable, str(FOLDER / "two_hosts.py")]
+    return Training(
+        words=(*(hosts if script == "two_hosts" else [*_TORCHRUN[:-1], "4"]), str(FOLDER / "four_ranks.py"), kind),
+        name=name,
+        environment=_QUICK,
+        metric="accuracy",
+        resume_args="--resume {checkpoint}",
+        hang_after="4",
+    )
+
+
 def codes_of(name: str, policy: str) -> list[str]:
     """The faults that a training is given: all it may have, each in the variant that it needs; under `heal` the survivable."""
+    if name.startswith(("four_ranks", "two_hosts")):
+        return [code for code in OF_MANY_RANKS if (code == "network-cut") == name.startswith("two_hosts")]
     variant = name.partition("+")[2] or ("ranks" if name == "two_ranks" else "")
     found = [code for code in faults.every() if _belongs(code, variant)]
     return [code for code in found if policy != "heal" or faults.find(code).expected.survivable]
@@ -79,7 +101,13 @@ def codes_of(name: str, policy: str) -> list[str]:
 
 def _belongs(code: str, variant: str) -> bool:
     special = set(faults.find(code).needs) & set(_VARIANTS)
+    if code in OF_MANY_RANKS and not _fits_two(code):
+        return False
     return special == ({variant} if variant else set()) or (variant == "ranks" and code in _ALSO_ON_RANKS)
+
+
+def _fits_two(code: str) -> bool:
+    return faults.find(code).rank in (None, 0, 1) and code != "folder-read-only"
 
 
 def stretches(names: Iterable[str], policies: Sequence[str], seeds: Sequence[int], only: Sequence[str]) -> Iterator[Stretch]:

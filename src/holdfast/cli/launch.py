@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,21 +15,60 @@ if TYPE_CHECKING:
     from holdfast.launch.job import Job
 
 _PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": False, "allow_interspersed_args": False}
-Nodes = Annotated[int, typer.Option("--nodes", min=1, metavar="N", help="Machines.")]
-Gpus = Annotated[
-    int | None,
-    typer.Option("--gpus-per-node", min=1, metavar="N", help="GPUs of each; one rank for each GPU.", show_default=False),
-]
-Name = Annotated[str | None, typer.Option(help="Name of the job. (default: the script's name)", show_default=False)]
-Policy = Annotated[str, typer.Option(help="What Holdfast may do: heal, or a file with your own policies.")]
-Folder = Annotated[str, typer.Option(help="Folder for runs, which all machines share.")]
-ResumeArgs = Annotated[
-    str | None,
-    typer.Option(metavar="WORDS", help='How the script resumes: "--resume {checkpoint}".', show_default=False),
-]
-Restarts = Annotated[int, typer.Option(min=0, help="Restarts after a failure or a hang, before the job fails.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the file, and write and submit nothing.")]
-Output = Annotated[Path | None, typer.Option(metavar="FILE", help="The file to write.", show_default=False)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What all launchers take: the job, the file to write, and whether to write it."""
+
+    job: Job
+    output: Path | None
+    dry_run: bool
+
+
+def _common(
+    nodes: Annotated[int, typer.Option("--nodes", min=1, metavar="N", help="Machines.")] = 1,
+    gpus_per_node: Annotated[
+        int | None,
+        typer.Option("--gpus-per-node", min=1, metavar="N", help="GPUs of each; one rank for each GPU.", show_default=False),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the job. (default: the script's name)", show_default=False)] = None,
+    policy: Annotated[str, typer.Option(help="What Holdfast may do: heal, or a file with your own policies.")] = "heal",
+    folder: Annotated[str, typer.Option(help="Folder for runs, which all machines share.")] = "/runs",
+    resume_args: Annotated[
+        str | None,
+        typer.Option(metavar="WORDS", help='How the script resumes: "--resume {checkpoint}".', show_default=False),
+    ] = None,
+    restarts: Annotated[int, typer.Option(min=0, help="Restarts after a failure or a hang, before the job fails.")] = 3,
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="The file to write.", show_default=False)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the file, and write and submit nothing.")] = False,
+) -> None:
+    """The options that the verbs share."""
+
+
+def _launcher(verb: Callable[..., None], **defaults: str) -> Callable[..., None]:
+    """A verb with its own options and the shared ones; it is called with a `Launch` and its own."""
+    own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+    shared = [
+        one.replace(default=defaults.get(one.name, one.default))
+        for one in inspect.signature(_common, eval_str=True).parameters.values()
+    ]
+
+    @functools.wraps(verb)
+    def command(context: typer.Context, **values: Any) -> None:
+        from holdfast.launch.job import Job, default_name
+
+        mine = {one.name: values.pop(one.name) for one in own}
+        output, dry_run = values.pop("output"), values.pop("dry_run")
+        words, gpus = tuple(context.args), values.pop("gpus_per_node")
+        values["name"] = values["name"] or default_name(words)
+        verb(Launch(job=Job(command=words, gpus=gpus, **values), output=output, dry_run=dry_run), **mine)
+
+    first = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *shared)]
+    command.__signature__ = inspect.Signature([first, *parameters])  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in (first, *parameters)}
+    return command
 
 
 def register(app: typer.Typer) -> None:
@@ -34,18 +77,15 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True,
         help="Start a training on Slurm, Kubernetes or in the cloud; it resumes when its machine is taken away.",
     )
-    group.command("slurm", context_settings=_PASSED_ON)(slurm)
-    group.command("kubernetes", context_settings=_PASSED_ON)(kubernetes)
-    group.command("cloud", context_settings=_PASSED_ON)(cloud)
+    group.command("slurm", context_settings=_PASSED_ON)(_launcher(slurm, folder="runs"))
+    group.command("kubernetes", context_settings=_PASSED_ON)(_launcher(kubernetes))
+    group.command("cloud", context_settings=_PASSED_ON)(_launcher(cloud))
     app.add_typer(group, name="launch")
 
 
 def slurm(
-    context: typer.Context,
+    launch: Launch,
     time: Annotated[str, typer.Option(metavar="H:MM:SS", help="Time limit of the job; it is queued again until it is done.")],
-    nodes: Nodes = 1,
-    gpus_per_node: Gpus = None,
-    name: Name = None,
     partition: Annotated[str | None, typer.Option(help="Partition.", show_default=False)] = None,
     account: Annotated[str | None, typer.Option(help="Account.", show_default=False)] = None,
     signal_before: Annotated[
@@ -57,12 +97,6 @@ def slurm(
     setup: Annotated[
         list[str] | None, typer.Option(metavar="LINE", help="Shell line before the training: 'module load cuda'. Repeatable.")
     ] = None,
-    policy: Policy = "heal",
-    folder: Folder = "runs",
-    resume_args: ResumeArgs = None,
-    restarts: Restarts = 3,
-    output: Output = None,
-    dry_run: DryRun = False,
 ) -> None:
     """Write an sbatch file and submit it: holdfast launch slurm --nodes 2 --gpus-per-node 8 --time 4:00:00 -- python train.py
 
@@ -71,7 +105,7 @@ def slurm(
     """
     from holdfast.launch.slurm import Limits, sbatch_file, submit
 
-    job = _job(context, name, nodes, gpus_per_node, policy, folder, resume_args, restarts)
+    job = launch.job
     limits = Limits(
         time=time,
         signal_seconds=signal_before,
@@ -80,9 +114,9 @@ def slurm(
         options=tuple(sbatch or ()),
         setup=tuple(setup or ()),
     )
-    file = output or Path(f"{job.name}.sbatch")
+    file = launch.output or Path(f"{job.name}.sbatch")
     text = sbatch_file(job, limits, str(file))
-    if dry_run:
+    if launch.dry_run:
         print(text, end="")
         return
     _write(file, text)
@@ -93,20 +127,11 @@ def slurm(
 
 
 def kubernetes(
-    context: typer.Context,
+    launch: Launch,
     image: Annotated[str, typer.Option(help="Container image with your script, torch and holdfast.")],
     volume: Annotated[str, typer.Option(metavar="CLAIM", help="Persistent volume claim for the runs, shared by all pods.")],
-    nodes: Nodes = 1,
-    gpus_per_node: Gpus = None,
-    name: Name = None,
     runtime: Annotated[str, typer.Option(help="Cluster training runtime of Kubeflow.")] = "torch-distributed",
     signal_before: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="Grace time of an evicted pod, to save.")] = 120,
-    policy: Policy = "heal",
-    folder: Folder = "/runs",
-    resume_args: ResumeArgs = None,
-    restarts: Restarts = 3,
-    output: Output = None,
-    dry_run: DryRun = False,
 ) -> None:
     """Write a Kubeflow TrainJob: holdfast launch kubernetes --image my/image --volume runs --gpus-per-node 8 -- python train.py
 
@@ -114,58 +139,54 @@ def kubernetes(
     """
     from holdfast.launch.kubernetes import train_job
 
-    job = _job(context, name, nodes, gpus_per_node, policy, folder, resume_args, restarts)
+    job = launch.job
     resource = train_job(job, image=image, volume=volume, runtime=runtime, grace_seconds=signal_before)
-    file = output or Path(f"{job.name}.trainjob.yaml")
-    if _show_or_write(resource, file, dry_run):
+    file = launch.output or Path(f"{job.name}.trainjob.yaml")
+    if _show_or_write(resource, file, launch.dry_run):
         print(f"{file} is written; start and watch it:")
         print(f"  kubectl create -f {file}")
         print(f"  kubectl get trainjob {job.name} --watch")
 
 
 def cloud(
-    context: typer.Context,
+    launch: Launch,
     volume: Annotated[str, typer.Option(help="Volume for the runs; it outlives the machines.")],
     engine: Annotated[str, typer.Option(help="sky (SkyPilot) or dstack.")] = "sky",
     gpu: Annotated[str | None, typer.Option(help="Kind of GPU: A100, H100, L4, …", show_default=False)] = None,
-    nodes: Nodes = 1,
-    gpus_per_node: Gpus = None,
     spot: Annotated[bool, typer.Option("--spot/--on-demand", help="Cheaper machines that can be taken away.")] = True,
-    name: Name = None,
-    policy: Policy = "heal",
-    folder: Folder = "/runs",
-    resume_args: ResumeArgs = None,
-    restarts: Restarts = 3,
-    output: Output = None,
-    dry_run: DryRun = False,
 ) -> None:
     """Write a SkyPilot or dstack task, and start it: holdfast launch cloud --gpu A100 --volume runs -- python train.py
 
     If a spot machine is taken away, the training resumes on the next one from its newest verified checkpoint.
     """
-    import shutil
-    import subprocess
-
     from holdfast.errors import UsageError
-    from holdfast.launch.cloud import dstack_task, sky_task
+    from holdfast.launch.cloud import task
 
     if engine not in ("sky", "dstack"):
         raise UsageError(f"there is no engine {engine!r}.", fix="--engine sky or --engine dstack")
-    if gpus_per_node is not None and gpu is None:
-        raise UsageError("--gpus-per-node needs the kind of GPU.", fix=f"--gpu A100 --gpus-per-node {gpus_per_node}")
-    job = _job(context, name, nodes, gpus_per_node or (1 if gpu else None), policy, folder, resume_args, restarts)
-    make = sky_task if engine == "sky" else dstack_task
-    file = output or Path(f"{job.name}.{engine}.yaml")
-    if not _show_or_write(make(job, gpu=gpu, spot=spot, volume=volume), file, dry_run):
-        return
+    if launch.job.gpus is not None and gpu is None:
+        raise UsageError("--gpus-per-node needs the kind of GPU.", fix=f"--gpu A100 --gpus-per-node {launch.job.gpus}")
+    job = replace(launch.job, gpus=launch.job.gpus or (1 if gpu else None))
+    made = task(engine, job, gpu=gpu, spot=spot, volume=volume)
+    raise typer.Exit(start_task(engine, made, job.name, output=launch.output, dry_run=launch.dry_run))
+
+
+def start_task(engine: str, made: dict[str, object], name: str, *, output: Path | None = None, dry_run: bool = False) -> int:
+    """Write a task of SkyPilot or dstack and start it; where that is not installed, say how. The exit code."""
+    import shutil
+    import subprocess
+
+    file = output or Path(f"{name}.{engine}.yaml")
+    if not _show_or_write(made, file, dry_run):
+        return 0
     words = ["sky", "jobs", "launch", "-y", str(file)] if engine == "sky" else ["dstack", "apply", "-y", "-f", str(file)]
     if shutil.which(engine) is None:
         package = "skypilot" if engine == "sky" else "dstack"
         print(f"{file} is written; {engine} is not installed here. To start it:")
         print(f"  pip install {package}")
         print(f"  {' '.join(words)}")
-        return
-    raise typer.Exit(subprocess.run(words, check=False).returncode)
+        return 0
+    return subprocess.run(words, check=False).returncode
 
 
 def _show_or_write(resource: dict[str, object], file: Path, dry_run: bool) -> bool:
@@ -178,31 +199,6 @@ def _show_or_write(resource: dict[str, object], file: Path, dry_run: bool) -> bo
     else:
         _write(file, text)
     return not dry_run
-
-
-def _job(
-    context: typer.Context,
-    name: str | None,
-    nodes: int,
-    gpus: int | None,
-    policy: str,
-    folder: str,
-    resume_args: str | None,
-    restarts: int,
-) -> Job:
-    from holdfast.launch.job import Job, default_name
-
-    command = tuple(context.args)
-    return Job(
-        command=command,
-        name=name or default_name(command),
-        nodes=nodes,
-        gpus=gpus,
-        policy=policy,
-        folder=folder,
-        resume_args=resume_args,
-        restarts=restarts,
-    )
 
 
 def _write(file: Path, text: str) -> None:

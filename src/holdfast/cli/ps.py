@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +30,7 @@ _DROPPED = (
     "loss",
 )
 _NAME, _HEALTH, _GAP = 32, 24, 2  # columns that a long name and a long health may have before others are dropped for them
+_MANY, _SHOWN = 32, 8  # ranks that get a line each; of more, those whose health differs from the first one's
 _LEFT = ("host", "run", "evaluation", "policy", "health")
 
 
@@ -47,7 +49,7 @@ def ps(
 
     `data` is the part of a step spent waiting for data, `cost` the part spent in Holdfast. Health sums up the findings and
     actions of the last 1000 steps or ten minutes; `holdfast journal` lists them all. Narrow terminals show fewer columns. Exit
-    code 1: a named run or machine did not answer.
+    code 1: a named run or machine did not answer. Of more than 32 ranks it shows the first and those that differ.
     """
     if named := all_of(runs, target):
         _ps_of(named, as_json=as_json)
@@ -141,7 +143,12 @@ def _lines(state: RunState) -> list[list[Any]]:
     if not state.ranks:
         word = Text(_with_reason(state.health, state.reason), style=health_style(state.health))
         return [[Text(state.name), *[Text("–")] * (len(_COLUMNS) - 2), word]]
-    return [_line(state, rank, first=index == 0) for index, rank in enumerate(state.ranks)]
+    if len(state.ranks) <= _MANY:
+        return [_line(state, rank, first=index == 0) for index, rank in enumerate(state.ranks)]
+    first, *others = state.ranks
+    odd = [rank for rank in others if rank.health != first.health][:_SHOWN]
+    lines = [_line(state, rank, first=index == 0) for index, rank in enumerate([first, *odd])]
+    return [*lines, _summary([rank for rank in others if rank not in odd])]
 
 
 def _line(state: RunState, rank: RankState, *, first: bool) -> list[Any]:
@@ -163,6 +170,21 @@ def _line(state: RunState, rank: RankState, *, first: bool) -> list[Any]:
         Text(share(rank.budget)),
         Text(rank.health, style=health_style(rank.health)),
     ]
+
+
+def _summary(ranks: list[RankState]) -> list[Any]:
+    """One line for the ranks that are not shown: between which steps they are, and how many are in which health."""
+    from rich.text import Text
+
+    from holdfast.cli.screen import health_style
+
+    steps = [rank.step for rank in ranks if rank.step is not None]
+    span = "–" if not steps else f"{min(steps):,}" if min(steps) == max(steps) else f"{min(steps):,}–{max(steps):,}"
+    counts = Counter(rank.health for rank in ranks)
+    health = ", ".join(word if len(counts) == 1 else f"{number:,} {word}" for word, number in counts.most_common(3))
+    middle = [Text("–")] * (len(_COLUMNS) - 5)
+    style = health_style(counts.most_common(1)[0][0])
+    return [Text(""), Text(f"+{len(ranks):,}"), Text("–"), Text(span), *middle, Text(health, style=style)]
 
 
 def _metric(rank: RankState) -> str:

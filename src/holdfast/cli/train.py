@@ -27,8 +27,13 @@ def register(app: typer.Typer) -> None:
 
 def train(context: typer.Context) -> None:
     """Train a model with one command: detect --data data.yaml, segment --data FOLDER, or sensors --config sensors.yaml."""
+    from holdfast.cli import train_cloud
     from holdfast.train.arguments import parse
 
+    if (cloud := train_cloud.split(context.args)) is not None:
+        options, words = cloud
+        arguments = parse(words)
+        train_cloud.launch(options, words, name=arguments.settings.name or arguments.task)
     arguments = parse(context.args)
     name = arguments.settings.name
     if name and (Path(arguments.settings.project) / name / "run.json").exists():

@@ -42,8 +42,22 @@ class RankDivergence:
         self._reported = True
         norms = {f"rank_{rank}": weight for rank, (_, weight) in sorted(by_rank.items())}
         shared = _alike(gradients)
-        evidence = {"onset": step if self._agreed else 0, "gradients_shared": shared, **dict(list(norms.items())[:8])}
+        evidence: dict[str, object] = {
+            "onset": step if self._agreed else 0,
+            "gradients_shared": shared,
+            **dict(list(norms.items())[:8]),
+        }
+        if (odd := _odd_one(by_rank)) is not None:
+            evidence["rank"] = odd
         return Finding("rank-divergence", step=step, severity="critical", evidence=evidence)
+
+
+def _odd_one(by_rank: Mapping[int, tuple[float, float]]) -> int | None:
+    """The rank whose weights differ while all others agree; None where there is no such rank."""
+    for rank in by_rank if len(by_rank) > 2 else ():
+        if _alike(tuple(weight for other, (_, weight) in by_rank.items() if other != rank)):
+            return rank
+    return None
 
 
 def _alike(values: tuple[float, ...]) -> bool:

@@ -42,8 +42,8 @@ GROUPS = {
     "Data": ("unshuffled-data", "split-leak", "too-good", "preprocessing-mismatch", "token-out-of-range", "class-imbalance"),
     "Memory": ("gpu-out-of-memory", "gpu-memory-growth", "host-out-of-memory", "host-memory-growth"),
     "It stops, hangs or crawls": (
-        *("hang", "loader-stall", "collective-stall", "rank-divergence", "straggler", "slow-loading", "slow-step"),
-        *("low-gpu-utilisation", "recompilation", "computing-on-cpu"),
+        *("hang", "loader-stall", "collective-stall", "rank-divergence", "ranks-differ", "replica-left", "straggler"),
+        *("slow-loading", "slow-step", "low-gpu-utilisation", "recompilation", "computing-on-cpu"),
     ),
     "Checkpoints": (
         *("checkpoint-torn", "checkpoint-non-finite", "checkpoint-incompatible", "checkpoint-not-saved", "resume-mismatch"),

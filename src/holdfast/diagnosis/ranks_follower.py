@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.machine import MachineView, computing_on_cpu, low_gpu_utilisation
 from holdfast.detectors.rank_divergence import RankDivergence
+from holdfast.detectors.ranks_differ import ranks_differ
 from holdfast.detectors.straggler import Held, Straggler
 from holdfast.probe.follow import Follower
 from holdfast.signals.lineage import script_of
@@ -23,6 +25,7 @@ _NORMS = ("step", "grad_norm", "weight_norm")
 _TIMES = ("step_seconds", "data_seconds")
 _CPU = re.compile(r"(?:device|accelerator)\w*[\"']?\s*[=:( ]\s*[\"']?cpu\b", re.IGNORECASE)
 _GPU = re.compile(r"cuda|gpu|mps|xpu", re.IGNORECASE)
+_AT_A_TIME = 256  # rows of each rank
 _LAST = 900  # samples of the GPUs that are kept: half an hour
 
 
@@ -34,9 +37,11 @@ class RanksFollower:
         self._divergence, self._straggler = RankDivergence(len(recordings)), Straggler(len(recordings))
 
     def read(self) -> Iterator[Finding]:
-        """What is found in the rows since the last call."""
-        for one in self._ranks:
-            while len((rows := one.steps.new_rows())["step"]):
+        """What is found in the rows since the last call. Ranks are read side by side, or those of thousands would not fit."""
+        while unread := [one for one in self._ranks if one.has_rows()]:
+            horizon = min(int(one.rows["step"][-1]) for one in unread)
+            for one in unread:
+                rows = one.rows_until(horizon)
                 yield from self._norms(one.rank, rows)
                 yield from self._times(one, rows)
 
@@ -56,14 +61,62 @@ class RanksFollower:
                     yield finding
 
 
+class SetupFollower:
+    """What the ranks of one training say about themselves, read again where it was written again; each finding once."""
+
+    def __init__(self, recordings: Sequence[Recording]) -> None:
+        self._recordings = recordings
+        self._changed: dict[int, int] = {}
+        self._setups: dict[int, dict[str, Any]] = {}
+        self._reported: set[tuple[str, int]] = set()
+
+    def read(self, step: int = 0) -> Iterator[Finding]:
+        """What is found now and was not reported yet."""
+        num_new = sum(self._read(one) for one in self._recordings)
+        if num_new == 0 or len(self._setups) < len(self._recordings):
+            return
+        for finding in ranks_differ(self._setups, step=step):
+            key = (finding.evidence["what"], finding.evidence["rank"])
+            if key not in self._reported:
+                self._reported.add(key)
+                yield finding
+
+    def _read(self, recording: Recording) -> bool:
+        """Whether there was something new; the file's own time tells how far the rank's clock is ahead."""
+        path = recording.path / "setup.json"
+        with contextlib.suppress(OSError, ValueError):
+            changed = path.stat()
+            if self._changed.get(recording.rank) == changed.st_mtime_ns:
+                return False
+            setup = json.loads(path.read_text(encoding="utf-8"))
+            self._changed[recording.rank] = changed.st_mtime_ns
+            self._setups[recording.rank] = {**setup, "clock": float(setup["clock"]) - changed.st_mtime}
+            return True
+        return False
+
+
 class _Rank:
     """The tables of one rank; `held` is how long the ranks' common work held it, for steps that are not over yet."""
 
     def __init__(self, recording: Recording) -> None:
         self.rank = recording.rank
         self.steps = Follower(recording.path, "steps", (*_NORMS, *_TIMES))
+        self.rows: dict[str, Column] = {}
         self.held: dict[int, float] = {}
         self._collectives = Follower(recording.path, "collectives", ("step", "seconds"))
+
+    def has_rows(self) -> bool:
+        """Whether there are steps that were not compared yet."""
+        if not self.rows or not len(self.rows["step"]):
+            self.rows = self.steps.new_rows(_AT_A_TIME)
+        return len(self.rows["step"]) > 0
+
+    def rows_until(self, step: int) -> dict[str, Column]:
+        """Take the rows up to a step."""
+        count = int(np.searchsorted(self.rows["step"], step, side="right")) or 1  # a roll-back counts steps again
+        taken = {name: values[:count] for name, values in self.rows.items()}
+        self.rows = {name: values[count:] for name, values in self.rows.items()}
+        return taken
 
     def read_held(self) -> None:
         """All that was written before the steps that were just read had ended."""

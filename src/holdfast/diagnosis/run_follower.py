@@ -9,7 +9,7 @@ import numpy as np
 
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.runs.watch import RunWatch
-from holdfast.diagnosis.ranks_follower import MachineFollower, RanksFollower
+from holdfast.diagnosis.ranks_follower import MachineFollower, RanksFollower, SetupFollower
 from holdfast.probe.follow import Follower
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.run_view import INPUT_COLUMNS, PARAMETER_COLUMNS, STEP_COLUMNS, UNTRAINED_COLUMNS, InputSample
@@ -98,5 +98,5 @@ def findings_of(run: RunFolder) -> list[Finding]:
         trainings.setdefault(recording.part, []).append(recording)
     findings = [finding for ranks in trainings.values() for finding in RunFollower(ranks[0]).end()]
     for ranks in trainings.values():
-        findings += RanksFollower(ranks).read() if len(ranks) > 1 else ()
+        findings += [*RanksFollower(ranks).read(), *SetupFollower(ranks).read()] if len(ranks) > 1 else ()
     return [*findings, *(MachineFollower(run, next(iter(trainings.values()))[0]).read() if trainings else ())]

@@ -119,7 +119,27 @@ def _ranks(finding: Finding) -> str:
     evidence = finding.evidence
     norms = ", ".join(f"rank {name[5:]} {value:.6g}" for name, value in evidence.items() if name.startswith("rank_"))
     beside = "though their gradients agree" if evidence["gradients_shared"] else "and so do their gradients"
-    return f"the weights of the ranks differ (norms at step {finding.step:,}: {norms}), {beside}"
+    whose = (
+        f"the weights of rank {evidence['rank']} differ from the others'"
+        if "rank" in evidence
+        else "the weights of the ranks differ"
+    )
+    return f"{whose} (norms at step {finding.step:,}: {norms}), {beside}"
+
+
+def _set_up(finding: Finding) -> str:
+    evidence = finding.evidence
+    if evidence["what"] == "clock":
+        return f"the clock of rank {evidence['rank']} is {evidence['value']} of the others'"
+    return f"the {evidence['what']} of rank {evidence['rank']} is {evidence['value']}, of the other ranks {evidence['others']}"
+
+
+def _replicas(finding: Finding) -> str:
+    evidence = finding.evidence
+    who = [f"{', '.join(evidence[how])} {how}" for how in ("left", "joined") if evidence.get(how)]
+    change = " and ".join(who) or "the quorum changed"
+    lost = f"it cost {_seconds(evidence['seconds'])} and {count(int(evidence['batches']), 'batch', 'batches')}"
+    return f"{change} before step {finding.step:,}; {count(int(evidence['replicas']), 'replica')} continue; {lost}"
 
 
 def _late(finding: Finding) -> str:
@@ -196,6 +216,8 @@ SENTENCES: dict[str, Callable[[Finding], str]] = {
     "low-gpu-utilisation": _idle_gpu,
     "rank-divergence": _ranks,
     "straggler": _late,
+    "ranks-differ": _set_up,
+    "replica-left": _replicas,
     "tracker-unreachable": _server,
     "checkpoint-torn": _torn,
     "checkpoint-non-finite": _non_finite_file,

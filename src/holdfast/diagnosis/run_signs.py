@@ -250,6 +250,8 @@ def _hung(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     missing = _STANDS.get(str(evidence.get("missing_kind")))
     if missing is not None:
         yield missing[0], f"the rank that is missing: {missing[1]}"
+    if evidence.get("cut_off"):
+        yield "packets-lost", f"nothing that is sent to {evidence['cut_off']} is acknowledged"
     yield from of_ranks(evidence)
     waits = _WAITS.get(str(evidence.get("waits_for")))
     if waits is not None:
@@ -261,6 +263,11 @@ def _divergence(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield "from-the-start", "so it was when the norms were compared for the first time"
     if not evidence.get("gradients_shared"):
         yield "gradients-differ", "the ranks do not share their gradients either"
+
+
+def _set_up(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    sign = {"order of the data": "samplers-differ", "random seed": "seeds-differ", "clock": "clocks-differ"}
+    yield sign.get(str(evidence.get("what")), "versions-differ"), f"rank {evidence.get('rank')}: {evidence.get('value')}"
 
 
 def _late(evidence: Mapping[str, Any]) -> Iterable[Sign]:
@@ -302,6 +309,7 @@ _OF = {
     "host-out-of-memory": of_host_memory,
     "rank-divergence": _divergence,
     "straggler": _late,
+    "ranks-differ": _set_up,
     "slow-step": _slower,
     "computing-on-cpu": _on_cpu,
     "slow-loading": _loading,

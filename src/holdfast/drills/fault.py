@@ -36,6 +36,7 @@ class Expected:
     survivable: bool = False  # under `heal` the run ends as one without the fault does
     info_is_enough: bool = False  # a finding of severity `info` is enough: it may be intended
     unseen: str = ""  # why `observe` cannot detect it; such a fault does not count
+    ranks: tuple[int, ...] = ()  # of which one must be named, if not the fault's own
     by_loss: bool = False  # it shows only in what is learned: where the loss does not rise, there is nothing to see
 
 

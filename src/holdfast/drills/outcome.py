@@ -30,6 +30,7 @@ class Raised:
     time: float | None = None
     cause: str | None = None
     causes: tuple[tuple[str, float], ...] = ()
+    ranks: tuple[int, ...] = ()  # that it names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,8 @@ def _with_causes(run: RunFolder, rows: Iterable[Mapping[str, Any]]) -> list[Rais
             for finding in episode.findings:
                 episodes[finding.code] = episode
                 if finding.code not in live_codes:
-                    later.append(Raised(code=finding.code, severity=finding.severity, step=finding.step))
+                    named = _ranks_in(finding.evidence)
+                    later.append(Raised(code=finding.code, severity=finding.severity, step=finding.step, ranks=named))
     return [_explained(one, episodes[one.code]) if one.code in episodes else one for one in (*live, *later)]
 
 
@@ -92,7 +94,13 @@ def _raised(row: Mapping[str, Any]) -> Raised:
         severity=str(row.get("severity") or "warning"),
         step=step if isinstance(step, int) else None,
         time=float(at) if isinstance(at, (int, float)) else None,
+        ranks=_ranks_in(row.get("evidence") or {}) or _ranks_in(row),
     )
+
+
+def _ranks_in(content: Mapping[str, Any]) -> tuple[int, ...]:
+    named = content.get("missing") or content.get("rank")
+    return tuple(one for one in (named if isinstance(named, list) else [named]) if isinstance(one, int))
 
 
 def _steps_of(recording: Recording) -> tuple[int, int, int]:

@@ -37,6 +37,7 @@ class Score:
     after_seconds: float | None = None  # None: in the check-up after the end
     cause: str | None = None  # the first that was named
     cause_right: bool = False
+    rank_right: bool | None = None  # whether the finding names the rank; None where the fault is on no rank of its own
     actions: tuple[str, ...] = ()
     survived: bool | None = None  # None: it was not injected
     why_not_survived: str = ""
@@ -159,6 +160,7 @@ def _score(number: int, trial: Trial, control: Trial, every: list[Expected], noi
         at=int(note["step"]),
         injected=True,
         **(_sighting(seen, note, expected) if seen is not None else {}),
+        rank_right=_names(seen, find(planned.code, planned.source).rank, expected),
         actions=_actions(trial, float(note["time"]), _next(trial, number)),
         survived=not trouble,
         why_not_survived=trouble,
@@ -219,6 +221,11 @@ def _sighting(seen: Raised, note: dict[str, Any], expected: Expected) -> dict[st
         "cause_right": seen.cause in expected.causes if expected.causes else True,
         "to_explain": bool(expected.causes) and (seen.severity != "info" or seen.cause is not None),
     }
+
+
+def _names(seen: Raised | None, rank: int | None, expected: Expected) -> bool | None:
+    ranks = expected.ranks or (() if rank is None else (rank,))
+    return bool(set(ranks) & set(seen.ranks)) if ranks and seen is not None else None if not ranks else False
 
 
 def why_not_survived(trial: Trial, control: Trial, noise: float = 0.0) -> str:

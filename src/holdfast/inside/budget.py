@@ -47,6 +47,7 @@ class Budget:
     deviation: float = 0.0  # mean absolute deviation of the loss
     lr: float = 0.0  # of the last step
     meeting: int = 0  # with several ranks: all sample weight norms at multiples of this step, so that they can be compared
+    meetings_only: bool = False  # one of very many ranks: nothing else is sampled
     started: float = field(default_factory=time.monotonic)
     metrics: dict[str, SampledMetric] = field(
         default_factory=lambda: {
@@ -80,7 +81,7 @@ class Budget:
         if name in self.always_done:
             return step >= metric.first_step
         meets = self.meeting and name == "parameters" and step % self.meeting == 0 and step > 0
-        if step < metric.next_step and not meets:
+        if (step < metric.next_step or self.meetings_only) and not meets:
             return False
         now = time.monotonic()
         early = step < metric.first_step

@@ -59,7 +59,16 @@ class Runtime(Process):
         self.saves.fast_forwarding = lambda: self.fast_forwarding is not None
         self.when_begun.append(self._training_begins)
         self.when_over.append(self._close_server)
-        when_imported(dict.fromkeys(PACKAGES, self._look_soon))
+        when_imported({**dict.fromkeys(PACKAGES, self._look_soon), "torchft.manager": self._torchft_imported})
+
+    def _torchft_imported(self, _torchft: object) -> None:
+        from holdfast.inside.observers.replicas import Replicas
+
+        def write(kind: str, **values: Any) -> None:
+            for scope in self.scopes[:1]:
+                scope.run.journal.write(kind, **values)
+
+        Replicas(write).attach()
 
     # Events of the optimizer
 

@@ -298,6 +298,7 @@ class Training(Members):
         for reader in self._readers.values():
             reader.wait()
         self.write()
+        self.step_table.close()
         self.recorder.close()
 
     def forget_clipping(self) -> None:

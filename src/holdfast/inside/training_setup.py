@@ -14,6 +14,7 @@ from holdfast.inside.control.restarted import step_loaded
 from holdfast.inside.discovery import find_live_objects, find_roots, whole_models
 from holdfast.inside.guard.first_failure import FirstFailure
 from holdfast.inside.observers.heartbeat import HEARTBEAT
+from holdfast.inside.observers.rank_setup import RankSetup
 from holdfast.inside.process import Process
 from holdfast.inside.ranks import current_rank, world_size
 from holdfast.inside.scope import Scope
@@ -48,6 +49,8 @@ def begin(process: Process, scope: Scope, optimizer: Optimizer, *, alone: bool =
     learn_models(process, scope, training, live.modules)
     recorder.every_second(process.saves.rows.flush)
     recorder.every_second(process.trackers.look)
+    if world_size() > 1:
+        recorder.every_second(RankSetup(recorder, feed.loader).look)
     recorder.every_second(partial(close_ended, process, scope))
     _report_origin(process, scope, training, optimizer)
     for callback in process.when_begun:
@@ -70,7 +73,7 @@ def learn_models(process: Process, scope: Scope, training: Training, modules: li
 
 def _open_recorder(scope: Scope) -> Recorder | None:
     try:
-        recorder = Recorder.start(scope.run, current_rank())
+        recorder = Recorder.start(scope.run, current_rank(), world_size())
         if answer_signal(recorder.recording.path) is not None:
             recorder.every_second(withdraw_if_taken)
         return recorder
@@ -81,7 +84,8 @@ def _open_recorder(scope: Scope) -> Recorder | None:
 
 def _make_training(process: Process, scope: Scope, recorder: Recorder, feed: DataFeed, *, by_hand: bool) -> Training:
     """Create a training that counts on from its checkpoint, with a guard under `guard` and `heal`."""
-    budget = Budget(fraction=scope.budget, always_done=scope.always_done, meeting=MEETING if world_size() > 1 else 0)
+    meeting, thinned = MEETING if world_size() > 1 else 0, recorder.thinning is not None
+    budget = Budget(fraction=scope.budget, always_done=scope.always_done, meeting=meeting, meetings_only=thinned)
     first = 0 if scope.trainings else scope.first_step or step_loaded(process.loads.paths)
     training = Training(recorder, losses=process.losses, loader=feed.loader, memory=process.memory, budget=budget, first=first)
     if scope.policy.acts:

@@ -9,7 +9,13 @@ from holdfast.launch.job import Job, Shell, script
 _INSTALL = "pip install holdfast"
 
 
-def sky_task(job: Job, *, gpu: str | None, spot: bool, volume: str) -> dict[str, Any]:
+def task(engine: str, job: Job, *, gpu: str | None, spot: bool, volume: str, command: str | None = None) -> dict[str, Any]:
+    """A task for one of the two; `command` is run instead of `holdfast run` with the job's. `gpu` is a kind, or `24GB+`."""
+    make = sky_task if engine == "sky" else dstack_task
+    return make(job, gpu=gpu, spot=spot, volume=volume, command=command)
+
+
+def sky_task(job: Job, *, gpu: str | None, spot: bool, volume: str, command: str | None = None) -> dict[str, Any]:
     """A managed job of SkyPilot, which uploads this folder, installs what it needs and recovers from a lost machine."""
     rendezvous = _rendezvous(job, "$SKYPILOT_TASK_ID", "$first_node")
     first_node = 'first_node=$(echo "$SKYPILOT_NODE_IPS" | head -n1)\n' if job.nodes > 1 else ""
@@ -22,19 +28,20 @@ def sky_task(job: Job, *, gpu: str | None, spot: bool, volume: str) -> dict[str,
         "workdir": ".",
         "volumes": {job.folder: volume},
         "setup": f"{_requirements()}\n",
-        "run": f"{first_node}{script(job.lines(job.name, rendezvous))}\n",
+        "run": f"{first_node}{command or script(job.lines(job.name, rendezvous))}\n",
     }
 
 
-def dstack_task(job: Job, *, gpu: str | None, spot: bool, volume: str) -> dict[str, Any]:
+def dstack_task(job: Job, *, gpu: str | None, spot: bool, volume: str, command: str | None = None) -> dict[str, Any]:
     """A task of dstack, which runs this folder's repository."""
     rendezvous = _rendezvous(job, "$DSTACK_RUN_NAME", "$DSTACK_MASTER_NODE_IP")
-    resources = {"resources": {"gpu": f"{gpu}:{job.ranks_per_node}"}} if gpu else {}
+    kind = f"{gpu.removesuffix('+')}.." if gpu and gpu.endswith("GB+") else gpu
+    resources = {"resources": {"gpu": f"{kind}:{job.ranks_per_node}"}} if gpu else {}
     return {
         "type": "task",
         "name": job.name,
         "nodes": job.nodes,
-        "commands": [_requirements(), script(job.lines(job.name, rendezvous))],
+        "commands": [_requirements(), command or script(job.lines(job.name, rendezvous))],
         **resources,
         "spot_policy": "spot" if spot else "on-demand",
         "volumes": [{"name": volume, "path": job.folder}],

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import DamagedSegment
 from holdfast.probe.arrow import read_names, segment_schema, segment_table
-from holdfast.probe.pieces import half_made, numbers, parquet_path, table_names
+from holdfast.probe.pieces import half_made, num_segments, numbers, parquet_path, table_names
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.segment import SUFFIX, Segment
 
@@ -33,19 +33,19 @@ class Compacted:
     warnings: list[str] = field(default_factory=list)
 
 
-def compact_run(run: RunFolder, *, final: bool = False) -> Compacted:
+def compact_run(run: RunFolder, *, final: bool = False, at_least: int = 1) -> Compacted:
     """Compact all recordings of a run, and what was seen from outside.
 
     `final`: all processes that trained are dead. What is seen from outside has another writer, often the caller, so
-    of that only sealed segments are taken.
+    of that only sealed segments are taken. Tables with fewer than `at_least` segments are not looked at.
     """
     done = Compacted()
     for recording in run.recordings():
-        compact(recording.path, final=final, done=done)
+        compact(recording.path, final=final, done=done, at_least=at_least)
     return compact(run.path / "host", done=done)
 
 
-def compact(folder: Path, *, final: bool = False, done: Compacted | None = None) -> Compacted:
+def compact(folder: Path, *, final: bool = False, done: Compacted | None = None, at_least: int = 1) -> Compacted:
     """Compact the sealed segments of one recording.
 
     `final` takes the unsealed ones too, and the empty ones that were made ready and never used. It must only be given
@@ -53,6 +53,8 @@ def compact(folder: Path, *, final: bool = False, done: Compacted | None = None)
     """
     done = Compacted() if done is None else done
     for name in table_names(folder):
+        if num_segments(folder / name) < at_least:
+            continue
         _sweep(folder / name)
         for number in numbers(folder / name):
             path = folder / name / f"{number:06d}{SUFFIX}"

@@ -50,6 +50,11 @@ def numbers(folder: Path) -> list[int]:
     return list(range(max(listed) + 2)) if listed else []
 
 
+def num_segments(folder: Path) -> int:
+    """How many segments are still raw."""
+    return sum(kind == SUFFIX for kind in _listed(folder).values())
+
+
 def _listed(folder: Path) -> dict[int, str]:
     """The kind of file that each number has; of two the Parquet file."""
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,26 @@ def last_rows(folder: Path, table: str, columns: Sequence[str], count: int) -> d
     timed = tuple(dict.fromkeys((*columns, "time")))
     both = in_order([_last_rows(one, table, timed, count) for one in (folder, printed)])
     return {name: both[name][-count:] for name in columns}
+
+
+class NewestRow(NamedTuple):
+    """The newest row of a table, each value as an array of one, and whether the table is closed."""
+
+    values: dict[str, Column]
+    sealed: bool
+
+
+def newest_row(folder: Path, table: str, columns: Sequence[str]) -> NewestRow | None:
+    """The newest row of a table without text, from one file; None if it has none."""
+    sealed = True
+    for _, piece in newest_first(folder / table):
+        if isinstance(piece, Segment):
+            sealed = sealed and piece.sealed
+            if piece.rows:
+                return NewestRow({name: piece.column(name)[-1:] for name in columns}, sealed)
+        elif len((part := _from_parquet(piece, table, columns, 1))[columns[0]]):
+            return NewestRow(part, sealed)
+    return None
 
 
 def in_order(parts: Sequence[dict[str, Column]]) -> dict[str, Column]:

@@ -18,7 +18,8 @@ from holdfast.probe.alive import lives, same_process
 from holdfast.probe.health import exit_word, journal_health, num_skipped, rank_health, run_health, stopped_because
 from holdfast.probe.journal import Event, Folding
 from holdfast.probe.pieces import open_pieces
-from holdfast.probe.rows import Column, last_rows
+from holdfast.probe.rows import Column, last_rows, newest_row
+from holdfast.signals.many_ranks import EVERY_SECONDS, IN_FULL, MANY_RANKS
 from holdfast.signals.nodes import FOLDER
 from holdfast.signals.pulse import read_pulse
 from holdfast.signals.run_folder import Recording, RunFolder
@@ -28,6 +29,7 @@ _COLUMNS = (
     *("step", "epoch", "time", "loss", "lr", "grad_norm", "step_seconds", "data_seconds", "holdfast_seconds"),
     *("gpu_allocated", "host_rss"),
 )
+_BRIEF = ("step", "time", "loss", "step_seconds", "data_seconds")
 _EVALUATION, _METRICS = ("step", "split", "name", "value"), 16
 _WINDOW = 50
 _PAUSE_SHOWS = 1.0  # seconds
@@ -116,7 +118,12 @@ def read_state(
     over = exit_word(code) if ended is not None else None
     recordings = run.recordings() if run.path.is_dir() else []
     of_rank = {rank: list(group) for rank, group in groupby(recordings, key=lambda one: one.rank)}  # they come by rank
-    ranks = [_rank_state(one, window, now, over, events) for one in recordings if not _superseded(one, of_rank[one.rank])]
+    many = len(of_rank) > MANY_RANKS
+    ranks = [
+        _brief_state(one, now, over, events) if many and one.rank >= IN_FULL else _rank_state(one, window, now, over, events)
+        for one in recordings
+        if not _superseded(one, of_rank[one.rank])
+    ]
     outside = (info.get("pid"), info.get("supervisor"))  # between two attempts only the supervisor is there
     supervised = ended is None and any(same_process(pid, info.get("started"), info.get("host")) for pid in outside if pid)
     alive = ended is None and (bool(supervised) or any(rank.alive for rank in ranks) or _led_elsewhere(run, now))
@@ -177,7 +184,7 @@ def _rank_state(one: Recording, window: int, now: float, over: str | None, event
         step=figures["step"],
         loss=None if _was_skipped(rows, own) else figures["loss"],
         age=figures["age"],
-        usual=_median(rows["step_seconds"]),
+        usual=_usual(rows),
         degraded=_degraded(events, one.rank),
         journal=journal_health(own, step=figures["step"], now=now),
     )
@@ -194,6 +201,42 @@ def _rank_state(one: Recording, window: int, now: float, over: str | None, event
         reason=reason,
         evaluation=_newest_evaluation(one.path),
         host=info.get("host"),
+        **figures,
+    )
+
+
+def _brief_state(one: Recording, now: float, over: str | None, events: Sequence[Event]) -> RankState:
+    """The same of one of thousands, from its newest row alone."""
+    info, row = one.info(), newest_row(one.path, "steps", _BRIEF)
+    own = _events_of(one.rank, info.get("started"), events)
+    values = {name: None if row is None else _last({name: row.values[name]}, name) for name in _BRIEF}
+    age = None if values["time"] is None else max(0.0, now - values["time"])
+    there, growing = lives(info), row is None or not row.sealed
+    alive = (age is not None and age < _OTHER_HOST_SECONDS if there is None else there) and over is None
+    seconds = values["step_seconds"]
+    health, reason = rank_health(
+        alive=alive,
+        growing=growing,
+        over=over,
+        step=values["step"],
+        loss=values["loss"],
+        age=age,
+        usual=max(seconds, EVERY_SECONDS / 10) if seconds else None,
+        degraded=_degraded(events, one.rank),
+        journal=journal_health(own, step=values["step"], now=now),
+    )
+    figures: dict[str, Any] = dict.fromkeys(("epoch", "grad_norm", "lr", "budget", "gpu_memory", "host_memory"))
+    figures |= {"step": values["step"], "loss": values["loss"], "age": age, "rate": 1.0 / seconds if seconds else None}
+    figures["data_share"] = values["data_seconds"] / seconds if seconds and values["data_seconds"] is not None else None
+    return RankState(
+        rank=one.rank,
+        part=one.part,
+        pid=info.get("pid"),
+        alive=alive,
+        growing=growing,
+        num_skipped=num_skipped(own),
+        health=health,
+        reason=reason,
         **figures,
     )
 
@@ -217,7 +260,7 @@ def _figures(rows: Mapping[str, Column], now: float) -> dict[str, Any]:
         "loss": _last(rows, "loss"),
         "grad_norm": _last(rows, "grad_norm"),
         "lr": _last(rows, "lr"),
-        "rate": _rate(rows["time"]),
+        "rate": _rate(rows["step"], rows["time"]),
         "age": None if time_of_last is None else max(0.0, now - time_of_last),
         "data_share": _share(rows["data_seconds"], rows["step_seconds"]),
         "budget": _share(rows["holdfast_seconds"], rows["step_seconds"]),
@@ -237,11 +280,17 @@ def _median(values: Column) -> float | None:
     return float(np.median(valid)) if len(valid) else None
 
 
-def _rate(times: Column) -> float | None:
-    valid = times[measured(times)]
-    if len(valid) < 2 or valid[-1] <= valid[0]:
+def _usual(rows: Mapping[str, Column]) -> float | None:
+    """How long a step takes; one of thousands of ranks writes a row in half a minute, however short its steps are."""
+    step = _median(rows["step_seconds"])
+    apart = np.median(np.diff(rows["time"])) if len(rows["time"]) > 1 else 0.0
+    return None if step is None else max(step, float(apart) / 10)
+
+
+def _rate(steps: Column, times: Column) -> float | None:
+    if len(times) < 2 or times[-1] <= times[0] or steps[-1] <= steps[0]:
         return None
-    return float((len(valid) - 1) / (valid[-1] - valid[0]))
+    return float((steps[-1] - steps[0]) / (times[-1] - times[0]))
 
 
 def _share(part: Column, whole: Column) -> float | None:

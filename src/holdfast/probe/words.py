@@ -38,6 +38,8 @@ FINDINGS = {
     "loader-stall": "the loader delivers no batches",
     "collective-stall": "ranks wait for each other",
     "rank-divergence": "the ranks no longer agree",
+    "replica-left": "a torchft replica left or joined",
+    "ranks-differ": "one rank is set up differently",
     "straggler": "one rank is slower than the others",
     "slow-loading": "slow data loading",
     "slow-step": "the steps got slower",

@@ -38,11 +38,16 @@ class Course:
     """One training of a run over all its ranks. The lowest rank represents all: their updates are the same."""
 
     def __init__(self, recording: Recording) -> None:
-        self.recordings = [recording]
+        self.recordings, self.known = [recording], {recording}
         self._steps = Follower(recording.path, "steps", COLUMNS)
         self._evaluations = Follower(recording.path, "evaluations", ("step", "split", "name", "value"))
         self._window, self._reported, self._ignored_until = Window(), dict[str, _Reported](), -1
         self._rest: dict[str, Column] = {}
+
+    def add(self, recording: Recording) -> None:
+        """Another rank of the same training."""
+        self.recordings.append(recording)
+        self.known.add(recording)
 
     def read(self, before: Sequence[Evaluation] = ()) -> Iterator[Seen]:
         """What is found in the rows that have come since the last call; stop early, and the next call resumes from there.

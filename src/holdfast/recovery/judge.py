@@ -135,8 +135,8 @@ class Judge:
             course = self._courses.get(recording.part)
             if course is None:
                 self._courses[recording.part] = Course(recording)
-            elif recording not in course.recordings:
-                course.recordings.append(recording)
+            elif recording not in course.known:
+                course.add(recording)
 
     def _judge(self, course: Course, seen: Seen) -> None:
         for finding in seen.new:

@@ -13,7 +13,8 @@ _SIDE_BY_SIDE = 1.0  # seconds
 
 def is_over(training: Sequence[Recording], run: Sequence[Recording]) -> bool:
     """Whether every rank of a training has ended; `run` are all recordings of its run."""
-    later = [one for one in run if one.part > max(own.part for own in training)]
+    part = max(one.part for one in training)
+    later = [one for one in run if one.part > part]
     return all(_has_ended(one, later) for one in training)
 
 

@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterator
 
 from holdfast.detectors.finding import Finding
-from holdfast.diagnosis.ranks_follower import MachineFollower, RanksFollower
+from holdfast.diagnosis.ranks_follower import MachineFollower, RanksFollower, SetupFollower
 from holdfast.diagnosis.run_follower import RunFollower
+from holdfast.signals.many_ranks import pause_after
 from holdfast.signals.run_folder import Recording, RunFolder
 
 _RANKS_EVERY = 2.0  # seconds: what concerns all ranks can wait
@@ -18,9 +19,9 @@ class TableWatches:
 
     def __init__(self) -> None:
         self._followers: dict[int, RunFollower] = {}
-        self._ranks: dict[int, tuple[int, RanksFollower]] = {}
+        self._ranks: dict[int, tuple[int, RanksFollower, SetupFollower]] = {}
         self._machine: MachineFollower | None = None
-        self._reported: set[tuple[int, str]] = set()
+        self._reported: set[tuple[int, str, str]] = set()
         self._next = 0.0
 
     def look(self, run: RunFolder, *, last: bool = False) -> Iterator[Finding]:
@@ -32,18 +33,20 @@ class TableWatches:
         for follower in self._followers.values():
             yield from follower.end() if last else follower.read()
         if recordings and (last or time.monotonic() >= self._next):
-            self._next = time.monotonic() + _RANKS_EVERY
-            yield from self._of_all(run, recordings)
+            started = time.thread_time()
+            yield from list(self._of_all(run, recordings))
+            self._next = time.monotonic() + max(_RANKS_EVERY, pause_after(time.thread_time() - started, len(recordings)))
 
     def _of_all(self, run: RunFolder, recordings: list[Recording]) -> Iterator[Finding]:
         for part in self._followers:
             ranks = [recording for recording in recordings if recording.part == part]
-            if len(ranks) > 1 and self._ranks.get(part, (0, None))[0] != len(ranks):  # another rank has begun
-                self._ranks[part] = (len(ranks), RanksFollower(ranks))
-        for part, (_, follower) in self._ranks.items():
-            for finding in follower.read():
-                if (part, finding.code) not in self._reported:
-                    self._reported.add((part, finding.code))
+            if len(ranks) > 1 and (part not in self._ranks or self._ranks[part][0] != len(ranks)):  # another rank has begun
+                self._ranks[part] = (len(ranks), RanksFollower(ranks), SetupFollower(ranks))
+        for part, (_, follower, setups) in self._ranks.items():
+            for finding in (*follower.read(), *setups.read()):
+                key = (part, finding.code, str(finding.evidence.get("what")))
+                if key not in self._reported:
+                    self._reported.add(key)
                     yield finding
         if self._machine is None:
             self._machine = MachineFollower(run, recordings[0])

@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable
 
+from holdfast.signals.many_ranks import table_for, thinning_for
 from holdfast.signals.run_folder import Recording, RunFolder, replace_text
 from holdfast.signals.schema import TABLES
 from holdfast.signals.start_ticks import start_ticks
@@ -23,8 +24,9 @@ from holdfast.signals.trouble import Trouble
 class Recorder:
     """Tables by name, made when their first row comes."""
 
-    def __init__(self, run: RunFolder, recording: Recording) -> None:
-        self.run, self.recording = run, recording
+    def __init__(self, run: RunFolder, recording: Recording, world: int = 1) -> None:
+        self.run, self.recording, self._world = run, recording, world
+        self.thinning = thinning_for(recording.rank, world)
         self._trouble = Trouble(run.journal, rank=recording.rank)
         self.strings = StringWriter(recording.path, on_trouble=self.step_back)
         self._tables: dict[str, TableWriter] = {}
@@ -36,7 +38,7 @@ class Recorder:
         _let_go_after_fork(self)
 
     @classmethod
-    def start(cls, run: RunFolder, rank: int) -> Recorder:
+    def start(cls, run: RunFolder, rank: int, world: int = 1) -> Recorder:
         """Claim the rank's next folder in the run, say who writes there, and open it. Raises OSError if it cannot."""
         recording = run.claim(rank)
         who = {
@@ -50,16 +52,18 @@ class Recorder:
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         }
         replace_text(recording.path / "process.json", json.dumps(who) + "\n")
-        return cls(run, recording)
+        return cls(run, recording, world)
 
     def table(self, name: str) -> TableWriter:
         """The table of that name."""
         writer = self._tables.get(name)
         if writer is None:
+            table = table_for(TABLES[name], self.recording.rank, self._world)
+            run_later = self._jobs.put if table is not None else _never
             writer = self._tables[name] = TableWriter(
-                self.recording.path, TABLES[name], run_later=self._jobs.put, on_trouble=self.step_back
+                self.recording.path, table or TABLES[name], run_later=run_later, on_trouble=self.step_back
             )
-            if self._closed:
+            if self._closed or table is None:
                 writer.let_go()
         return writer
 
@@ -126,6 +130,10 @@ class Recorder:
             job()
         except Exception as error:  # noqa: BLE001 - a failing side job must not end the helper thread
             self.step_back(part, error)
+
+
+def _never(_job: Callable[[], None]) -> None:
+    """Make no file."""
 
 
 def _let_go_after_fork(recorder: Recorder) -> None:

@@ -23,6 +23,7 @@ import os
 import re
 import shutil
 import socket
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,8 +124,8 @@ class RunFolder:
         self.write_info({**self.info(), **changes})
 
     def recordings(self) -> list[Recording]:
-        """All trainings recorded here, by rank and order."""
-        return sorted(recording for entry in self.path.iterdir() if (recording := _recording_at(entry)))
+        """All trainings recorded here, by rank and order: the same list as long as nothing changes, not to be changed."""
+        return _listings.setdefault(self.path, _Listing(self.path)).recordings()
 
     def claim(self, rank: int) -> Recording:
         """Make the folder of the next training of this rank; two processes never get the same one."""
@@ -154,9 +155,40 @@ def replace_text(target: Path, text: str) -> None:
     spare.replace(target)
 
 
-def _recording_at(path: Path) -> Recording | None:
-    match = _RECORDING.match(path.name)
-    return Recording(int(match[1]), int(match[2] or 0), path) if match and path.is_dir() else None
+class _Listing:
+    """The recordings of a folder, listed again when its modification time changes: thousands, asked several times a second.
+
+    A folder that changes twice within one tick of its clock has the same time twice, so the last listing is made well after that.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._changed, self._seen = path, -1, 0.0
+        self._settled = False
+        self._recordings: list[Recording] = []
+
+    def recordings(self) -> list[Recording]:
+        folder, now = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC), time.monotonic()  # NFS asks its server for the time then
+        try:
+            changed = os.fstat(folder).st_mtime_ns
+        finally:
+            os.close(folder)
+        if changed != self._changed:
+            self._changed, self._seen, self._settled = changed, now, False
+        if not self._settled:
+            self._settled = now - self._seen > _SETTLED_SECONDS
+            with os.scandir(self._path) as entries:
+                there = [(int(match[1]), int(match[2] or 0), match[0]) for one in entries if (match := _matches(one))]
+            self._recordings = [Recording(rank, part, self._path / name) for rank, part, name in sorted(there)]
+        return self._recordings
+
+
+_SETTLED_SECONDS = 2.0
+_listings: dict[Path, _Listing] = {}
+
+
+def _matches(entry: os.DirEntry[str]) -> re.Match[str] | None:
+    match = _RECORDING.match(entry.name)
+    return match if match and entry.is_dir() else None
 
 
 def _make_free(parent: Path, name: str) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from holdfast.supervisor.progress import Progress
 
 _APART = 0.5  # seconds between the two looks at the stacks
 _PATIENT = 5.0  # for the second, with native frames: nobody waits for it at a terminal
+_CUT_SECONDS = 5.0  # without a step of any rank, after which their connections are looked at
 _REPORT_STOPPED_AFTER = 3.0  # times the floor
 
 
@@ -66,6 +67,7 @@ class HangWatch:
         self._hang: Hang | None = None
         self._examine_at = 0.0  # seconds of silence at which the stacks were last looked at
         self._reported: set[str] = set()
+        self._cut_off = False  # whether the network was told not to reach some ranks
 
     def begin_again(self) -> None:
         """Another attempt begins."""
@@ -76,6 +78,7 @@ class HangWatch:
         """See how the ranks stand, and tell a hang."""
         self._journal.catch_up()
         standings = self._standings()
+        self._look_at_network(standings)
         self._tell_stopped()
         suspected = suspects(standings, self._limits)
         if not suspected:
@@ -90,6 +93,25 @@ class HangWatch:
         ranks = {one.rank for one in here}
         return [*here, *(one for one in self._others() if one.rank not in ranks)]
 
+    def _look_at_network(self, standings: Sequence[Standing]) -> None:
+        """Tell ranks that the network does not reach, long before that is a hang: it may come back, and they train on."""
+        silent = min((one.silent for one in standings), default=0.0) if len(standings) > 1 else 0.0
+        if silent < _CUT_SECONDS or self._hang is not None:
+            self._cut_off = self._cut_off and silent > 0
+            return
+        network = {} if self._cut_off else self._unreached()
+        if not network:
+            return
+        self._cut_off = True
+        evidence = {"kind": "network", "say": f"No rank moves.{_not_reached(network)}", "seconds": round(silent, 1), **network}
+        step = max((one.step or 0 for one in standings), default=0)
+        self._tell(Finding("collective-stall", step=step, evidence=evidence), min(network["missing"], default=0))
+
+    def _unreached(self) -> dict[str, Any]:
+        from holdfast.probe.stacks.cut_off import cut_off
+
+        return cut_off(self._progress.by_rank)
+
     def _ask_the_stacks(self, suspect: Suspect, standings: Sequence[Standing]) -> None:
         silent = suspect.standing.silent
         self._examine_at = silent + max(1.0, (silent if suspect.early else suspect.limit) / 2)  # next time, if this is not a hang
@@ -100,11 +122,12 @@ class HangWatch:
             if not suspect.early and (code in ("paused", "busy", "stopped") or on_disk):
                 self._info_once(verdict, suspect)
             return
-        kept = self._keep(stacks)
+        kept, network = self._keep(stacks), self._network(verdict)
         standing = suspect.standing
         evidence = {
             **verdict.evidence,
-            "say": verdict.say,
+            **network,
+            "say": verdict.say + _not_reached(network),
             "seconds": round(standing.silent, 1),
             "limit": round(suspect.limit, 1),
             "longest_step": standing.longest_step,
@@ -179,6 +202,9 @@ class HangWatch:
             self._trouble.step_back("taking stacks", error)
             return [], Verdict("unseen", "no step, no batch, no error; its stacks could not be taken")
 
+    def _network(self, verdict: Any) -> dict[str, Any]:
+        return self._unreached() if verdict.code == "collective-stall" else {}
+
     def _wait_for_storage(self, stacks: list[Any]) -> bool:
         from holdfast.probe.stacks.far_files import waits_for_storage
 
@@ -202,6 +228,14 @@ def _as_progress(one: Standing) -> Any:
     return RankProgress(
         rank=one.rank, step=one.step, before=one.step, seconds=one.silent, usual=one.longest_step, doing=doing, apart=_APART
     )
+
+
+def _not_reached(network: Mapping[str, Any]) -> str:
+    if not network:
+        return ""
+    ranks = ", ".join(map(str, network["missing"]))
+    who = f"rank{'s' if len(network['missing']) > 1 else ''} {ranks} at {network['cut_off']}" if ranks else network["cut_off"]
+    return f" The network does not reach {who}: packets are sent again and not acknowledged."
 
 
 def _where(frame: Any) -> str | None:

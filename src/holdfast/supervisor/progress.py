@@ -48,6 +48,8 @@ class Progress:
         self._followed: dict[int, _Followed] = {}
         self._infos: dict[Path, dict[str, Any]] = {}  # who records where, once it has said so
         self._gone: set[int] = set()
+        self._listed: list[Recording] = []
+        self._own: list[Recording] = []
         self._looked = time.monotonic()
 
     def look(self) -> list[Standing]:
@@ -60,6 +62,11 @@ class Progress:
     def pid_of(self, rank: int) -> int | None:
         """The process of a rank."""
         return next((one.pid for one in self._followed.values() if one.rank == rank), None)
+
+    @property
+    def by_rank(self) -> dict[int, int]:
+        """The processes that train, by rank."""
+        return {one.rank: one.pid for one in self._followed.values()}
 
     @property
     def pids(self) -> list[int]:
@@ -79,8 +86,8 @@ class Progress:
     def _find(self) -> None:
         newest: dict[int, Recording] = {}
         with contextlib.suppress(OSError):
-            for recording in self._run.recordings():
-                if (info := self._who(recording)) is not None and info.get("host") in (None, socket.gethostname()):
+            for recording in self._here():
+                if (info := self._who(recording)) is not None:
                     newest[info["pid"]] = recording
         for pid, recording in newest.items():
             if pid in self._gone:
@@ -95,6 +102,15 @@ class Progress:
         for pid, pulse in begun.items():
             if pid not in self._followed and pid not in self._gone:
                 self._followed[pid] = _Followed(pid, 0, None, pulse=pulse)
+
+    def _here(self) -> list[Recording]:
+        """The recordings of this machine, and those of which it is not known yet: a few of thousands."""
+        listed = self._run.recordings()
+        if listed is not self._listed:
+            self._listed, self._own = listed, listed
+        host = socket.gethostname()
+        self._own = [one for one in self._own if (info := self._who(one)) is None or info.get("host") in (None, host)]
+        return self._own
 
     def _who(self, recording: Recording) -> dict[str, Any] | None:
         """Which process records here; None as long as it has not said so: its folder is there a moment before that."""

@@ -10,6 +10,7 @@ import threading
 import time
 
 from holdfast.probe.niceness import be_nice
+from holdfast.signals.many_ranks import MANY_RANKS, pause_after
 from holdfast.signals.registry import is_alive
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.trouble import Trouble
@@ -44,22 +45,29 @@ class Upkeep:
 
     def _work(self) -> None:
         be_nice()
-        while not self._stop.wait(_EVERY_SECONDS):
+        pause = 0.0
+        while not self._stop.wait(max(_EVERY_SECONDS, pause)):
             self._trouble.write_pending()
-            self._compact()
+            started = time.thread_time()
+            num_ranks = self._compact()
+            pause = pause_after(time.thread_time() - started, num_ranks)
         self._trouble.write_pending()
         self._compact(last=True)
 
-    def _compact(self, *, last: bool = False) -> None:
+    def _compact(self, *, last: bool = False) -> int:
+        """Compact what is sealed; the number of recordings."""
+        recordings: list[Recording] = []
         try:
+            recordings = self._run.recordings() if self._run.path.is_dir() else []
             if any(self._run.path.glob(f"*/*/{1:06d}.*")):  # some table has a second segment
                 from holdfast.probe.compact import compact, compact_run
 
-                compact_run(self._run)
-                for gone in filter(writer_is_gone, self._run.recordings()) if last else ():
+                compact_run(self._run, at_least=2 if len(recordings) > MANY_RANKS else 1)  # one that is written still
+                for gone in filter(writer_is_gone, recordings) if last else ():
                     compact(gone.path, final=True)
         except Exception as error:  # noqa: BLE001 - readers can do without it
             self._trouble.step_back("turning tables into Parquet", error)
+        return len(recordings)
 
 
 def writer_is_gone(recording: Recording) -> bool:

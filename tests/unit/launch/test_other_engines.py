@@ -79,3 +79,37 @@ def test_gpus_without_a_kind_and_an_unknown_engine_are_refused_in_words(tmp_path
     assert "--gpu A100 --gpus-per-node 8" in no_kind.stderr
     engine = typed("launch", "cloud", "--volume", "v", "--engine", "aws", "--", *TRAIN, folder=tmp_path)
     assert "there is no engine 'aws'" in engine.stderr
+
+
+@pytest.mark.parametrize(("engine", "gpu", "asked"), [("sky", "L4", "L4:1"), ("dstack", "24GB+", "24GB..:1")])
+def test_train_in_the_cloud_starts_the_training_once_and_resumes_it_after_that(
+    tmp_path: Path, engine: str, gpu: str, asked: str
+) -> None:
+    words = (
+        "train",
+        "segment",
+        "--data",
+        "data",
+        "--epochs",
+        "3",
+        "--cloud",
+        engine,
+        "--volume",
+        "runs",
+        "--gpu",
+        gpu,
+        "--dry-run",
+    )
+    done = typed(*words, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    task = yaml.safe_load(done.stdout)
+    script = task["run"] if engine == "sky" else task["commands"][-1]
+    first, _, later = script.partition("else")
+    assert "holdfast resume /runs/segment" in first
+    assert "holdfast train segment --data data --epochs 3 --project /runs --name segment" in later
+    assert asked in (task["resources"].get("accelerators"), task["resources"].get("gpu"))
+
+
+def test_train_in_the_cloud_needs_a_volume(tmp_path: Path) -> None:
+    done = typed("train", "segment", "--data", "data", "--cloud", "sky", folder=tmp_path)
+    assert done.returncode == 2 and "--volume" in done.stderr and "fix:" in done.stderr

@@ -113,7 +113,7 @@ COLLECTIVE_MISMATCH = Cause(
     code="collective-mismatch",
     seen_by=("collective-stall", "hang"),
     signs=("collectives-differ",),
-    ruled_out_by=("worker-stands", "locks-wait", "computes-on", "waits-in-script", "workers-fewer"),
+    ruled_out_by=("worker-stands", "locks-wait", "computes-on", "waits-in-script", "workers-fewer", "packets-lost"),
     because="Ranks call different collectives: one has an extra batch, takes another branch, or saves alone.",
     likely=0.3,
     fixes=(
@@ -125,7 +125,7 @@ DEAD_RANK = Cause(
     code="dead-rank",
     seen_by=("collective-stall", "hang"),
     signs=("rank-is-gone",),
-    ruled_out_by=("worker-stands", "locks-wait", "computes-on", "waits-in-script", "workers-fewer"),
+    ruled_out_by=("worker-stands", "locks-wait", "computes-on", "waits-in-script", "workers-fewer", "packets-lost"),
     because="One rank died or ran out of memory, and the others wait for it until their timeout.",
     likely=0.3,
     fixes=(
@@ -135,6 +135,7 @@ DEAD_RANK = Cause(
 NETWORK = Cause(
     code="network-trouble",
     seen_by=("collective-stall", "straggler", "tracker-unreachable"),
+    signs=("packets-lost",),
     ruled_out_by=("database-is-locked", "key-refused"),
     because="Packets do not arrive: the wrong network interface, a firewall, a link that fails under load.",
     likely=0.15,
@@ -155,6 +156,51 @@ DIFFERENT_START = Cause(
     because="Ranks started with different weights: different seeds, or a checkpoint that only rank 0 loaded after wrapping.",
     likely=0.3,
     fixes=(Fix("load on every rank, before DDP; set the same seed for the weights", setting="seed", op="set", value=0),),
+)
+OTHER_ENVIRONMENT = Cause(
+    code="other-environment",
+    seen_by=("ranks-differ",),
+    needs=("versions-differ",),
+    signs=("versions-differ",),
+    because="One machine has another environment: it was set up by hand, or its update did not finish.",
+    likely=0.7,
+    fixes=(Fix("install the same versions on every machine, or use one container image; `holdfast doctor` lists them"),),
+)
+OTHER_SAMPLER = Cause(
+    code="sampler-differs",
+    seen_by=("ranks-differ",),
+    needs=("samplers-differ",),
+    signs=("samplers-differ",),
+    because="One rank orders the data differently, so some samples are drawn twice in an epoch and others never.",
+    likely=0.7,
+    fixes=(
+        Fix("give DistributedSampler the same seed, shuffle and num_replicas on every rank", setting="seed", op="set", value=0),
+    ),
+)
+OTHER_SEED = Cause(
+    code="seed-differs",
+    seen_by=("ranks-differ",),
+    needs=("seeds-differ",),
+    signs=("seeds-differ",),
+    because="One rank was seeded differently: dropout and augmentation follow no common rule, and a run cannot be repeated.",
+    likely=0.6,
+    fixes=(Fix("seed every rank in the same line: torch.manual_seed(seed), or torch.manual_seed(seed + rank)"),),
+)
+CLOCK_DIFFERS = Cause(
+    code="clock-differs",
+    seen_by=("ranks-differ",),
+    needs=("clocks-differ",),
+    signs=("clocks-differ",),
+    because="The clock of one machine is not synchronised: its log lines and rows carry the wrong time.",
+    likely=0.7,
+    fixes=(Fix("start chrony or systemd-timesyncd on that machine: timedatectl set-ntp true"),),
+)
+REPLICA_GONE = Cause(
+    code="replica-gone",
+    seen_by=("replica-left",),
+    because="The replica's machine was lost or taken back, or its process crashed; the others train on without it.",
+    likely=0.5,
+    fixes=(Fix("read the log of the replica that left, and start it again with the same lighthouse: it joins by itself"),),
 )
 UNEVEN_WORK = Cause(
     code="uneven-work",
@@ -337,6 +383,7 @@ NOT_MOVED = Cause(
 OF_SPEED = (
     *(WORKER_DIED, SHARED_MEMORY_FULL, SLOW_STORAGE, WORKER_STUCK, DATA_NOT_SENT, DEADLOCK, STUCK_COMPUTE, WAITS_IN_SCRIPT),
     *(COLLECTIVE_MISMATCH, DEAD_RANK, NETWORK, UNSHARED_UPDATES, DIFFERENT_START, UNEVEN_WORK),
+    *(OTHER_ENVIRONMENT, OTHER_SAMPLER, OTHER_SEED, CLOCK_DIFFERS, REPLICA_GONE),
     *(ONE_SLOW_WORKER, TOO_FEW_WORKERS, HEAVY_DECODING, HEAVY_TRANSFORMS),
     *(WORK_TOO_SMALL, WAITS_FOR_GPU, FULL_PRECISION, THROTTLED, MEMORY_ALMOST_FULL, MACHINE_SHARED, MORE_EACH_STEP),
     *(SHAPES_CHANGE, VALUES_CHANGE, CPU_BUILD, CARD_HIDDEN, NOT_MOVED),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.signals.schema import STEPS
 
-_AT = {name: index for index, name in enumerate(STEPS.column_names)}
+COLUMNS = _AT = {name: index for index, name in enumerate(STEPS.column_names)}
 
 STEP, EPOCH, TIME = _AT["step"], _AT["epoch"], _AT["time"]
 LOSS, LR, GRAD_NORM = _AT["loss"], _AT["lr"], _AT["grad_norm"]

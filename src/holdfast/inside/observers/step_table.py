@@ -27,6 +27,9 @@ class StepTable:
         self._bad_in_a_row = 0
         self._rates: dict[tuple[int, int], tuple[float, float]] = {}  # LR and weight decay by optimizer and group
         self._steps = recorder.table("steps")
+        names = [column.name for column in self._steps.table.columns]  # of many ranks most leave some out
+        self._columns = [at.COLUMNS[name] for name in names] if recorder.thinning is not None else None
+        self._last: list[float | int] | None = None  # the newest row, if it was not written
 
     def step(self, row: list[float | int], metrics: StepMetrics, times: list[ModuleTime] | None) -> None:
         """Append the row of a step, and the rows of what was sampled in it."""
@@ -41,7 +44,9 @@ class StepTable:
             row[at.SKIPPED] = 1
         if metrics.update_ratio is not None:
             row[at.UPDATE_RATIO] = metrics.update_ratio
-        self._steps.append(row)
+        self._last = None if (kept := self._is_kept(row)) else row
+        if kept:
+            self._append(row)
         if metrics.stats is not None and metrics.stats.each is not None:
             self._parameters(int(row[at.STEP]), metrics)
         for change in metrics.untrained:
@@ -49,6 +54,21 @@ class StepTable:
             self.recorder.table("untrained").append((int(row[at.STEP]), change.name, why, change.position, change.of))
         if times:
             self._modules(int(row[at.STEP]), times)
+
+    def close(self) -> None:
+        """The training is over: its last step is a row in any case."""
+        if self._last is not None:
+            self._append(self._last)
+
+    def _append(self, row: list[float | int]) -> None:
+        self._steps.append(row if self._columns is None else [row[index] for index in self._columns])
+
+    def _is_kept(self, row: list[float | int]) -> bool:
+        thinning = self.recorder.thinning
+        if thinning is None:
+            return True
+        bad = row[at.NON_FINITE] > 0 or row[at.SKIPPED] == 1 or not (math.isfinite(row[at.LOSS]) or row[at.LOSS] is MISSING)
+        return thinning.ended(int(row[at.STEP]), row[at.STEP_SECONDS]) or bad
 
     def other_step(self, metrics: StepMetrics) -> None:
         """Count the non-finite gradients of an optimizer that is not the main one."""

@@ -75,8 +75,8 @@ class Collectives:
         if training.step != self._step:
             self._step, self._rows = training.step, 0
         self._rows += 1
-        if self._rows <= _MAX_ROWS_PER_STEP:
-            recorder = training.recorder
+        recorder = training.recorder
+        if self._rows <= _MAX_ROWS_PER_STEP and (recorder.thinning is None or recorder.thinning.keeps(training.step)):
             row = (training.step, recorder.strings.code(operation), _num_bytes(values), seconds, time.time())
             recorder.table("collectives").append(row)
 
