@@ -9,6 +9,7 @@ from sklearn.datasets import load_digits
 PACKAGE = "keras"
 HALF = "score"
 
+keras.utils.set_random_seed(0)
 images, labels = load_digits(return_X_y=True)
 layers = [keras.layers.Dense(64, activation="relu"), keras.layers.Dense(10, activation="softmax")]
 model = keras.Sequential([keras.Input((64,)), *layers])

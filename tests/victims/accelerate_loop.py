@@ -1,6 +1,8 @@
 """A loop on Accelerate that can be killed at a step and resumed; prints a checksum of its weights at the end.
 
 accelerate_loop.py [--kill-at N] [--resume] [--policy heal] [--epochs N]
+
+Under torchrun each rank trains on its part of the data. With `--ids NAME` the samples of each batch go to the file NAME-RANK.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import signal
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
+from sample_ids import RANK, WORLD, note_ids
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -25,15 +28,16 @@ parser.add_argument("--resume", action="store_true")
 parser.add_argument("--policy", default="observe")
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--save-every", type=int, default=4)
+parser.add_argument("--ids")
 options = parser.parse_args()
 
 
 def data(count: int, seed: int) -> TensorDataset:
     inputs = torch.randn(count, 8, generator=torch.Generator().manual_seed(seed))
-    return TensorDataset(inputs, (inputs.sum(1) > 0).long())
+    return TensorDataset(inputs, (inputs.sum(1) > 0).long(), torch.arange(count))
 
 
-set_seed(0)
+set_seed(RANK)
 tracker = HoldfastTracker(name="acc", policy=options.policy)
 accelerator = Accelerator(cpu=True, log_with=tracker)
 accelerator.init_trackers("project", config={"epochs": options.epochs})
@@ -41,7 +45,7 @@ net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 
 model, optimizer, loader, held_out = accelerator.prepare(
     net,
     torch.optim.AdamW(net.parameters(), lr=1e-2),
-    DataLoader(data(160, 1), batch_size=16, shuffle=True),
+    DataLoader(data(160, 1), batch_size=16 // WORLD, shuffle=True),
     DataLoader(data(32, 2), batch_size=16),
 )
 (batches,) = tracker.attach(accelerator, loader, trigger=True)
@@ -51,9 +55,10 @@ if path is not None:
 step, stopped = tracker.holdfast.run.num_steps, False
 for epoch in range(batches.passes, options.epochs):
     model.train()
-    for inputs, labels in batches:
+    for inputs, labels, ids in batches:
         if step == options.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
+        note_ids(options.ids, ids.tolist())
         accelerator.backward(nn.functional.cross_entropy(model(inputs), labels))
         optimizer.step()
         optimizer.zero_grad()
@@ -66,8 +71,9 @@ for epoch in range(batches.passes, options.epochs):
         break
     model.eval()
     with torch.no_grad():
-        losses = [nn.functional.cross_entropy(model(inputs), labels) for inputs, labels in held_out]
+        losses = [nn.functional.cross_entropy(model(inputs), labels) for inputs, labels, _ in held_out]
     accelerator.log({"epoch": epoch, "val_loss": torch.stack(losses).mean().item()}, step=step)
 accelerator.end_training()
 weights = b"".join(tensor.detach().numpy().tobytes() for tensor in net.state_dict().values())
-print(json.dumps({"from": path, "step": step, "stopped": stopped, "weights": hashlib.sha256(weights).hexdigest()}))
+digest = hashlib.sha256(weights).hexdigest()
+print(json.dumps({"from": path, "step": step, "stopped": stopped, "weights": digest, "rank": RANK}))

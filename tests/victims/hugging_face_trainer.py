@@ -1,6 +1,8 @@
 """A training with the Hugging Face Trainer that can be killed at a step and resumed; prints a checksum of its weights.
 
 hugging_face_trainer.py [--kill-at N] [--resume] [--policy heal] [--epochs N] [--lr-at N] [--save-every N]
+
+Under torchrun each rank trains on its part of the data. With `--ids NAME` the samples of each batch go to the file NAME-RANK.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import signal
 from typing import Any
 
 import torch
+from sample_ids import RANK, WORLD, note_ids
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
 
@@ -25,6 +28,7 @@ parser.add_argument("--policy", default="observe")
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--lr-at", type=int, default=-1, help="step at which the learning rate becomes far too high")
 parser.add_argument("--save-every", type=int, default=4)
+parser.add_argument("--ids")
 options = parser.parse_args()
 
 
@@ -47,12 +51,21 @@ class Faults(TrainerCallback):
             parts["optimizer"].param_groups[0]["lr"] = 100.0
 
 
-set_seed(0)
+set_seed(RANK)
 model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_positions=8, n_embd=16, n_layer=1, n_head=2))  # with dropout
+data = Text(160, 1)
+
+
+def note_rows(module: Any, args: Any, kwargs: Any) -> None:
+    if module.training:
+        note_ids(options.ids, [int((data.tokens == row).all(1).nonzero()[0]) for row in kwargs["input_ids"]])
+
+
+model.register_forward_pre_hook(note_rows, with_kwargs=True)
 arguments = TrainingArguments(
     output_dir="saved",
     num_train_epochs=options.epochs,
-    per_device_train_batch_size=8,
+    per_device_train_batch_size=8 // WORLD,
     gradient_accumulation_steps=2,
     learning_rate=1e-2,
     eval_strategy="epoch",
@@ -66,7 +79,7 @@ arguments = TrainingArguments(
 trainer = Trainer(
     model,
     arguments,
-    train_dataset=Text(160, 1),
+    train_dataset=data,
     eval_dataset=Text(32, 2),
     callbacks=[Faults(), HoldfastCallback(name="hf", policy=options.policy)],
 )
@@ -81,6 +94,7 @@ print(
             "epoch": trainer.state.epoch,
             "stopped": trainer.control.should_training_stop,
             "weights": hashlib.sha256(weights).hexdigest(),
+            "rank": RANK,
         }
     )
 )

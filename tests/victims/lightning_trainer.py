@@ -1,6 +1,8 @@
 """A Lightning training that can be killed at a step and resumed; prints a checksum of its weights at the end.
 
 lightning_trainer.py [--kill-at N] [--resume] [--policy heal] [--epochs N] [--workers N] [--lr-at N] [--save-every N]
+
+Under torchrun each rank trains on its part of the data. With `--ids NAME` the samples of each batch go to the file NAME-RANK.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch.utils.data import DataLoader, Dataset
+from sample_ids import RANK, WORLD, note_ids
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import holdfast
 from holdfast.integrations.lightning import HoldfastCallback, newest_checkpoint
@@ -32,6 +35,7 @@ parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--lr-at", type=int, default=-1, help="step at which the learning rate becomes far too high")
 parser.add_argument("--save-every", type=int, default=4)
+parser.add_argument("--ids")
 options = parser.parse_args()
 
 
@@ -47,7 +51,7 @@ class Noisy(Dataset[Any]):
         return len(self.inputs)
 
     def __getitem__(self, index: int) -> Any:
-        return self.inputs[index] + 0.1 * torch.randn(8), self.labels[index]
+        return self.inputs[index] + 0.1 * torch.randn(8), self.labels[index], index
 
 
 class Model(lightning.LightningModule):
@@ -60,6 +64,7 @@ class Model(lightning.LightningModule):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.global_step == options.lr_at:
             self.trainer.optimizers[0].param_groups[0]["lr"] = 100.0
+        note_ids(options.ids, batch[2].tolist())
         loss = torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
         self.log("train_loss", loss)
         return loss
@@ -75,10 +80,12 @@ class Model(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
-torch.manual_seed(0)
+torch.manual_seed(RANK)
 trainer = lightning.Trainer(
     max_epochs=options.epochs,
     accelerator="cpu",
+    devices=WORLD,
+    strategy="ddp" if WORLD > 1 else "auto",
     logger=False,
     enable_progress_bar=False,
     enable_model_summary=False,
@@ -87,7 +94,9 @@ trainer = lightning.Trainer(
         ModelCheckpoint("saved", every_n_train_steps=options.save_every or None, save_top_k=-1),
     ],
 )
-loader = DataLoader(Noisy(160, 1), batch_size=16, shuffle=True, num_workers=options.workers)
+data = Noisy(160, 1)
+sampler = DistributedSampler(data, WORLD, RANK) if WORLD > 1 else None
+loader = DataLoader(data, batch_size=16 // WORLD, shuffle=sampler is None, sampler=sampler, num_workers=options.workers)
 path = newest_checkpoint("saved") if options.resume else None
 model = Model()
 trainer.fit(model, holdfast.Position(loader), DataLoader(Noisy(32, 2), batch_size=16), ckpt_path=path)
@@ -100,6 +109,7 @@ print(
             "epoch": trainer.current_epoch,
             "stopped": trainer.should_stop,
             "weights": hashlib.sha256(weights).hexdigest(),
+            "rank": RANK,
         }
     )
 )

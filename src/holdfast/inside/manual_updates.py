@@ -1,8 +1,8 @@
 """Detect trainings without a `torch.optim.Optimizer`: updates by hand, Keras on torch, other optimizer classes.
 
 After several backward passes without an optimizer step the values of tensors with gradients are compared. If they have changed,
-the script updates them itself, and from then on each backward pass counts as a step. Where Keras is imported, that is looked for
-from the first step on, and the learning rate is that of the Keras optimizer.
+the script updates them itself, and from then on each backward pass counts as a step. Keras and fastai have optimizers of their
+own: where one of them is imported, its optimizer is searched for at the first backward pass, and tells the learning rate.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import torch
 from torch import nn
 
 FIRST_LOOK, LOOK_AFTER_STEPS = 8, 1024  # backward passes without an optimizer step before a search; then at every doubling
+PACKAGES = ("keras", "fastai")  # with optimizers of their own
 _MAX_TENSORS, _MAX_VALUES = 8, 1024  # compared
 
 
 class ManualUpdates:
     """Stands in for an optimizer: the parameters that a script updates itself, held weakly."""
 
-    def __init__(self, parameters: list[torch.Tensor], keras_optimizer: Any = None) -> None:
+    def __init__(self, parameters: list[torch.Tensor], optimizer: Any = None) -> None:
         self._parameters = [weakref.ref(parameter) for parameter in parameters]
-        self._keras = weakref.ref(keras_optimizer) if keras_optimizer is not None else None
+        self._optimizer = weakref.ref(optimizer) if optimizer is not None else None  # not of torch
         self.state: dict[Any, Any] = {}
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """One group; the learning rate of a script that updates by hand is not known."""
         group: dict[str, Any] = {"params": [one for reference in self._parameters if (one := reference()) is not None]}
-        if self._keras is not None and (optimizer := self._keras()) is not None:
-            rate = optimizer.learning_rate
-            group["lr"] = getattr(rate, "value", rate)
+        if self._optimizer is not None and (optimizer := self._optimizer()) is not None:
+            group["lr"] = _learning_rate(optimizer)
         return [group]
 
 
@@ -44,13 +44,14 @@ class Search:
         self._values: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
 
     def look(self) -> ManualUpdates | None:
-        """Return the updated tensors, if values have changed since the last search."""
+        """Return the updated tensors, if they have an optimizer that is not torch's, or values have changed since the last."""
         changed = any(
             (tensor := reference()) is not None and not torch.equal(_sample(tensor), last) for reference, last in self._values
         )
         parameters = _tensors_with_gradient()
         self._values = [(weakref.ref(tensor), _sample(tensor).clone()) for tensor in parameters[:_MAX_TENSORS]]
-        return ManualUpdates(parameters, _keras_optimizer(parameters)) if changed and parameters else None
+        optimizer = _other_optimizer(parameters)
+        return ManualUpdates(parameters, optimizer) if parameters and (changed or optimizer is not None) else None
 
 
 def _sample(tensor: torch.Tensor) -> torch.Tensor:
@@ -63,14 +64,24 @@ def _tensors_with_gradient() -> list[torch.Tensor]:
     return [t for t in tensors if t.is_leaf and t.requires_grad and t.grad is not None and t.numel()]
 
 
-def _keras_optimizer(parameters: list[torch.Tensor]) -> Any:
-    """The optimizer of Keras that updates some of these, if there is one."""
-    if "keras" not in sys.modules:
-        return None
-    updated = {id(parameter) for parameter in parameters}
-    for obj in gc.get_objects():
-        is_optimizer = str(type(obj).__module__).startswith("keras.") and hasattr(type(obj), "apply_gradients")
-        variables = getattr(obj, "_trainable_variables", ()) if is_optimizer else ()
-        if any(id(getattr(variable, "value", None)) in updated for variable in variables):
-            return obj
-    return None
+def _other_optimizer(parameters: list[torch.Tensor]) -> Any:
+    """The optimizer of Keras or fastai that updates some of these, if there is one and none of torch's does."""
+    updated, optimizer = {id(parameter) for parameter in parameters}, None
+    for obj in gc.get_objects() if not sys.modules.keys().isdisjoint(PACKAGES) else ():
+        package = str(type(obj).__module__).partition(".")[0]
+        if package in PACKAGES and hasattr(type(obj), "apply_gradients"):
+            owned = [variable.value for variable in getattr(obj, "_trainable_variables", ())]
+        elif isinstance(obj, torch.optim.Optimizer) or (package in PACKAGES and hasattr(type(obj), "param_groups")):
+            owned = [parameter for group in obj.param_groups for parameter in group["params"]]
+        else:
+            continue
+        if any(id(parameter) in updated for parameter in owned):
+            if isinstance(obj, torch.optim.Optimizer):
+                return None
+            optimizer = obj
+    return optimizer
+
+
+def _learning_rate(optimizer: Any) -> Any:
+    rate = optimizer.learning_rate if hasattr(optimizer, "learning_rate") else optimizer.param_groups[-1]["lr"]
+    return getattr(rate, "value", rate)

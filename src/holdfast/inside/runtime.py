@@ -27,7 +27,7 @@ from torch.utils.data import get_worker_info
 
 from holdfast.inside.control.interrupt import Interrupt
 from holdfast.inside.control.restarted import ELASTIC, restarted
-from holdfast.inside.manual_updates import LOOK_AFTER_STEPS
+from holdfast.inside.manual_updates import LOOK_AFTER_STEPS, PACKAGES
 from holdfast.inside.observers.evaluations import EvaluationPhase
 from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.observers.metrics import write_logged
@@ -59,7 +59,7 @@ class Runtime(Process):
         self.saves.fast_forwarding = lambda: self.fast_forwarding is not None
         self.when_begun.append(self._training_begins)
         self.when_over.append(self._close_server)
-        when_imported({"keras": self._look_soon})
+        when_imported(dict.fromkeys(PACKAGES, self._look_soon))
 
     # Events of the optimizer
 
@@ -150,7 +150,8 @@ class Runtime(Process):
                 thread.manual = thread.manual_search.look()
             if thread.manual is not None and (of := self._training_of(cast(Optimizer, thread.manual))) is not None:
                 thread.look_at = 0  # from now on each backward pass is a step
-                thread.losses.forget_sum()
+                if thread.backwards > 1:
+                    thread.losses.forget_sum()
                 of.begin_at(max(of.step, thread.backwards - 1))
         if thread.manual is not None:
             thread.in_manual_update = True
@@ -163,7 +164,7 @@ class Runtime(Process):
         return self._end_manual_update
 
     def _look_soon(self, _module: ModuleType) -> None:
-        """Keras is imported: its optimizers are not torch's."""
+        """A package is imported whose optimizers are not torch's."""
         self.thread.look_at = min(self.thread.look_at, 1)
 
     def _end_manual_update(self) -> None:

@@ -1,10 +1,7 @@
 """Accelerate: a tracker, and hooks around `save_state` and `load_state`.
 
-tracker = HoldfastTracker(policy="heal")
-accelerator = Accelerator(log_with=tracker)
-accelerator.init_trackers("project")
-model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-(batches,) = tracker.attach(accelerator, loader)  # `save_state` now holds the position in the data
+accelerator = Accelerator(log_with=(tracker := HoldfastTracker(policy="heal")))
+(batches,) = tracker.attach(accelerator, loader)  # after `prepare`: `save_state` now holds the position in the data
 """
 
 from __future__ import annotations
@@ -13,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.integrations.trainer_run import TrainerRun, first_clean
+from holdfast.integrations.trainer_run import TrainerRun, first_clean, read_positions, set_positions
 
 try:
     from accelerate import Accelerator
@@ -80,12 +77,11 @@ class HoldfastTracker(GeneralTracker):  # type: ignore[misc]  # it has no types
     def state_dict(self) -> dict[str, Any]:
         """Goes into every checkpoint of `save_state`."""
         steps = self.holdfast.run.num_steps if self.holdfast.run is not None else 0
-        return {"step": steps, "positions": [position.state_dict() for position in self._positions]}
+        return {"step": steps, "positions": read_positions(self._positions)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """`load_state` restores what `save_state` has kept."""
-        for position, saved in zip(self._positions, state["positions"], strict=False):
-            position.load_state_dict(saved)
+        set_positions(self._positions, state["positions"])
         if self.holdfast.run is not None and self._loaded is not None:
             self.holdfast.run.resumed(self._loaded, step=int(state["step"]))
             if self._positions:
@@ -108,4 +104,4 @@ class HoldfastTracker(GeneralTracker):  # type: ignore[misc]  # it has no types
 def newest_checkpoint(folder: str | Path) -> str | None:
     """The newest folder of `save_state` in a folder that is whole and finite, for `load_state`; None if there is none."""
     folders = [path for path in Path(folder).iterdir() if path.is_dir()] if Path(folder).is_dir() else []
-    return first_clean(sorted(folders, key=lambda path: path.stat().st_mtime, reverse=True))
+    return first_clean(sorted(folders, key=lambda path: (path.stat().st_mtime, path), reverse=True))

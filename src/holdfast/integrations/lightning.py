@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.integrations.trainer_run import TrainerRun, first_clean
+from holdfast.integrations.trainer_run import TrainerRun, first_clean, read_positions, set_positions
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -25,7 +25,7 @@ class HoldfastCallback(Callback):
     def __init__(self, **options: Any) -> None:
         self.holdfast = TrainerRun(**options)
         self._trainer: Trainer | None = None
-        self._positions: list[Any] | None = None  # of the checkpoint that the trainer resumes from
+        self._positions: list[list[Any]] = []  # of the checkpoint that the trainer resumes from
         self._before: dict[str, Any] = {}  # metrics at the start of an evaluation
         self._own: Path | None = None  # the checkpoint that `heal` asked for last; only the newest is kept
         self._has_saved = False
@@ -40,9 +40,8 @@ class HoldfastCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Everything is restored; the first batch comes next."""
-        saved, self._positions = self._positions, None
-        for position, state in zip(self._data(), saved or (), strict=False):  # Lightning does it only within an epoch
-            position.load_state_dict(state, counted=True)
+        set_positions(self._data(), self._positions, counted=True)  # Lightning: only within an epoch, and those of rank 0
+        self._positions = []
         if trainer.ckpt_path and self.holdfast.run is not None:
             self.holdfast.run.resumed(trainer.ckpt_path, step=trainer.global_step)
             self.holdfast.run.epoch(trainer.current_epoch)  # within an epoch, Lightning does not call `on_train_epoch_start`
@@ -94,11 +93,11 @@ class HoldfastCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Goes into every checkpoint of Lightning."""
-        return {"positions": [position.state_dict() for position in self._data()]}
+        return {"positions": read_positions(self._data())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The trainer resumes from a checkpoint."""
-        self._positions = list(state_dict.get("positions", ()))
+        self._positions = state_dict["positions"]
 
     def _data(self) -> list[holdfast.Position[Any]]:
         """The training loaders whose position is known."""
@@ -132,5 +131,5 @@ class HoldfastCallback(Callback):
 
 def newest_checkpoint(folder: str | Path) -> str | None:
     """The newest `.ckpt` below a folder that is whole and finite, for `trainer.fit(…, ckpt_path=…)`; None if there is none."""
-    paths = sorted(Path(folder).rglob("*.ckpt"), key=lambda path: path.stat().st_mtime, reverse=True)
+    paths = sorted(Path(folder).rglob("*.ckpt"), key=lambda path: (path.stat().st_mtime, path), reverse=True)
     return first_clean(paths)

@@ -82,11 +82,10 @@ class Cursor:
 
 
 def _locked(file: TextIO) -> bool:
-    try:
+    with contextlib.suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 class Sender:

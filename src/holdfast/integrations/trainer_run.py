@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 
 import holdfast
 from holdfast.checkpoints.clean import newest_clean
+from holdfast.state.ranks import current_rank, world_size
 
 _SPLITS = ("val", "valid", "validation", "eval", "test")
 _RESERVED = ("self", "split", "step")  # arguments of `run.log`
@@ -23,8 +25,7 @@ class TrainerRun:
         """`options` are those of `holdfast.watch`: name, folder, policy, …"""
         self._options = options
         self.run: holdfast.Run | None = None
-        self.exit_code = 0
-        self.wants_save = False
+        self.exit_code, self.wants_save = 0, False
 
     def begin(self, models: Any, optimizers: Any, *, stop: Callable[[], object] | None) -> holdfast.Run:
         """Join the run of `holdfast run`, or start one; `stop` ends the training by the trainer's own means, if it has some."""
@@ -46,12 +47,12 @@ class TrainerRun:
         return wanted
 
     def evaluated(self, metrics: Mapping[str, Any], *, epoch: int | None = None, split: str | None = None) -> None:
-        """Record the metrics of an evaluation; without `split`, by their names: `val_loss`, `eval/accuracy`, `test_f1`."""
+        """Record the metrics of an evaluation, on rank 0; without `split`, by their names: `val_loss`, `eval/f1`, `test_f1`."""
         if self.run is None:
             return
         if epoch is not None:
             self.run.epoch(epoch)
-        for name, value in metrics.items():
+        for name, value in metrics.items() if current_rank() == 0 else ():
             if name not in _RESERVED and _is_number(value):
                 self.run.log(split=split or split_of(name), **{name: value})
 
@@ -70,10 +71,24 @@ def split_of(name: str) -> str:
     return "train" if first not in _SPLITS else "test" if first == "test" else "val"
 
 
+def read_positions(positions: Iterable[holdfast.Position[Any]]) -> list[list[Any]]:
+    """The positions in the data of each rank, whose random generators differ; called on all of them when a trainer saves."""
+    every = [[position.state_dict() for position in positions]]
+    if world_size() > 1 and torch.distributed.is_initialized():
+        own, every = every[0], [[] for _ in range(world_size())]
+        torch.distributed.all_gather_object(every, own)
+    return every
+
+
+def set_positions(positions: Iterable[holdfast.Position[Any]], saved: list[list[Any]], *, counted: bool = False) -> None:
+    """Restore the positions of this rank, if some were saved; with another number of ranks than before, those of the first."""
+    own = saved[current_rank() if len(saved) == world_size() else 0] if saved else ()
+    for position, state in zip(positions, own, strict=False):
+        position.load_state_dict(state, counted=counted)
+
+
 def _is_number(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.numel() == 1
-    return isinstance(value, (int, float)) or (hasattr(value, "item") and getattr(value, "size", 0) == 1)
+    return isinstance(value, (int, float)) or (hasattr(value, "item") and math.prod(value.shape) == 1)
 
 
 def first_clean(paths: Iterable[Path]) -> str | None:

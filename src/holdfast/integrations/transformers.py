@@ -67,9 +67,8 @@ class HoldfastCallback(TrainerCallback):
 
 def newest_checkpoint(folder: str | Path) -> str | None:
     """The newest `checkpoint-N` in an output folder that is whole and finite, for `resume_from_checkpoint`; None if none is."""
-    numbers = {path: path.name.rpartition("-")[2] for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*")}
-    found = [path for path, number in numbers.items() if number.isdigit()]
-    return first_clean(sorted(found, key=lambda path: int(numbers[path]), reverse=True))
+    names = {path: path.name.rpartition("-")[2] for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*")}
+    return first_clean(sorted((path for path in names if names[path].isdigit()), key=lambda path: -int(names[path])))
 
 
 def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
