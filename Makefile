@@ -7,17 +7,18 @@ BIN := $(VENV)/bin
 PRODUCT := $(VENV)/.installed-product
 INSTALLED := $(VENV)/.installed-tools
 TRACKERS := $(VENV)-trackers/.installed
+STRANGERS := $(VENV)-strangers/.installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell expr $(CORES) + 1)
 CHECKED := setup.py src tests benchmarks examples docs
-COST := $(filter-out benchmarks/heal.py benchmarks/healthy.py benchmarks/diagnose.py benchmarks/survive.py benchmarks/survive_training.py benchmarks/drills.py benchmarks/peers.py benchmarks/fuzz.py benchmarks/machine.py benchmarks/train_detect.py benchmarks/train_segment.py benchmarks/train_sensors.py benchmarks/collapse.py benchmarks/train_kills.py,$(wildcard benchmarks/*.py))
+COST := $(filter-out benchmarks/heal.py benchmarks/healthy.py benchmarks/diagnose.py benchmarks/survive.py benchmarks/survive_training.py benchmarks/drills.py benchmarks/peers.py benchmarks/fuzz.py benchmarks/machine.py benchmarks/strangers_healthy.py benchmarks/train_detect.py benchmarks/train_segment.py benchmarks/train_sensors.py benchmarks/collapse.py benchmarks/train_kills.py,$(wildcard benchmarks/*.py))
 
 unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of processes, and each would compile all of Holdfast again
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint format pytest test-slow test-gpu test-cluster test-trackers bench bench-train bench-heal bench-healthy bench-diagnose bench-survive fuzz drills strangers peers docs clean
+.PHONY: help setup demo test lint format pytest test-slow test-gpu test-cluster test-trackers bench bench-train bench-heal bench-healthy bench-diagnose bench-survive fuzz drills strangers strangers-healthy peers docs clean
 
 help:  ## list what can be made
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1	/p' $(MAKEFILE_LIST) | expand -t 16
@@ -81,6 +82,9 @@ drills: $(INSTALLED)  ## the drill suite: every fault in every training, and hea
 strangers: $(INSTALLED)  ## drills in the loops of public packages, as far as they are installed
 	$(BIN)/python benchmarks/strangers.py $(ARGS)
 
+strangers-healthy: $(STRANGERS)  ## trainings of public packages, in an environment of their own: recorded, bit-equal, left alone (half an hour)
+	$(VENV)-strangers/bin/python benchmarks/strangers_healthy.py $(ARGS)
+
 peers: $(INSTALLED)  ## the same faults under other tools; writes docs/scoreboard.md (half an hour)
 	$(BIN)/python benchmarks/peers.py $(ARGS)
 
@@ -90,7 +94,7 @@ docs: $(INSTALLED)  ## write the generated pages again
 	$(BIN)/python -m holdfast.diagnosis.describe docs/failures
 
 clean:  ## remove .venv and everything else that was made here, but no runs
-	rm -rf $(VENV) $(VENV)-trackers build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache lightning_logs
+	rm -rf $(VENV) $(VENV)-trackers $(VENV)-strangers build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache lightning_logs
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Two sets: what a user needs, and what the tests need on top. Each is made again whenever the dependencies change. The marks
@@ -113,4 +117,9 @@ $(TRACKERS): $(INSTALLED)
 	$(BIN)/python -c 'import holdfast, pathlib, torch; [print(pathlib.Path(m.__file__).parents[1]) for m in (holdfast, torch)]' \
 	  > $$($(VENV)-trackers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth
 	$(VENV)-trackers/bin/python -m pip install --quiet --disable-pip-version-check mlflow trackio wandb ipykernel nbclient
+	@touch $@
+
+$(STRANGERS): benchmarks/strangers/requirements.txt pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-strangers
+	$(VENV)-strangers/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . -r $<
 	@touch $@

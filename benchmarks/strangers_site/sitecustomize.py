@@ -96,6 +96,4 @@ PROCESS = os.getpid()
 LIBRARY = []
 if "STRANGERS_DIGEST" in os.environ:
     WhenImported("torch.optim.optimizer", after=Digest().listen)
-    WhenImported(
-        "torchvision", before=declare_operators, after=lambda module: setattr(module.extension, "_has_ops", lambda: True)
-    )
+    WhenImported("torchvision", before=declare_operators, after=lambda it: setattr(it.extension, "_has_ops", lambda: True))

@@ -96,19 +96,19 @@ def test_patience_stops_through_stop_training(tmp_path: Path) -> None:
     assert json.loads(done.stdout.splitlines()[-1])["epoch"] < 400, "the script went on after `fit`"
 
 
-def test_without_the_callback_loss_learning_rate_and_gradient_norm_are_recorded_from_the_second_step_on(tmp_path: Path) -> None:
+def test_without_the_callback_loss_learning_rate_and_gradient_norm_are_recorded(tmp_path: Path) -> None:
     end, recorded = under_run(tmp_path, "--without")
     steps = recorded.steps
     assert end == alone(tmp_path, "--without")
-    assert steps["step"] == [*range(1, STEPS)]
+    assert steps["step"] == [*range(STEPS)]
     assert sorted(set(steps["epoch"])) == [0, 1, 2, 3] and steps["epoch"] == sorted(steps["epoch"])
-    assert steps["lr"] == pytest.approx([0.01] * (STEPS - 1))
-    assert all(math.isfinite(value) for value in steps["loss"][1:]) and all(map(math.isfinite, steps["grad_norm"]))
+    assert steps["lr"] == pytest.approx([0.01] * STEPS)
+    assert all(map(math.isfinite, steps["loss"])) and all(map(math.isfinite, steps["grad_norm"]))
 
 
 def test_without_the_callback_a_schedule_of_keras_is_recorded(tmp_path: Path) -> None:
     _, recorded = under_run(tmp_path, "--without", "--schedule")
-    assert recorded.steps["lr"] == pytest.approx([0.01 * 0.5 ** (step / 10) for step in range(1, STEPS)], rel=1e-5)
+    assert recorded.steps["lr"] == pytest.approx([0.01 * 0.5 ** (step / 10) for step in range(STEPS)], rel=1e-5)
 
 
 def test_without_the_callback_a_bad_update_is_skipped_too(tmp_path: Path) -> None:

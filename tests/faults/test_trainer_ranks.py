@@ -122,7 +122,7 @@ def test_two_ranks_that_were_killed_and_resumed_end_with_the_same_weights(traine
 
 
 @pytest.mark.parametrize("name", TRAINERS)
-def test_heal_saves_and_stops_two_ranks_by_the_trainers_means(name: str, tmp_path: Path) -> None:
+def test_heal_stops_two_ranks_by_the_trainers_means(name: str, tmp_path: Path) -> None:
     words = (*TORCHRUN, str(VICTIMS / TRAINERS[name].script), "--epochs", "400", "--save-every", "100000")
     done = run(tmp_path, "--policy", "heal", "--patience", "3", "--name", "a", "--", *words, env=OFFLINE)
     assert done.returncode == 0, done.stderr
