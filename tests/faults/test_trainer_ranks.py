@@ -67,7 +67,7 @@ class Trained:
 
 def ends(printed: str) -> dict[int, dict[str, Any]]:
     """What each rank printed last."""
-    found = [json.loads(text) for text in re.findall(r"\{.*?\}", printed)]  # two may share a line
+    found = [json.loads(text) for text in re.findall(r"\{\"from\".*?\}", printed)]  # two may share a line
     return {end.pop("rank"): end for end in found}
 
 

@@ -124,7 +124,11 @@ def _read_all(reading: _Reading, pieces: list[_Piece], workers: int) -> Iterator
         return
     pool = ThreadPoolExecutor(min(workers, len(pieces)), "holdfast-scan")
     try:
-        yield from zip(pieces, pool.map(reading.read, pieces), strict=True)
+        found = pool.map(reading.read, pieces)
+    except RuntimeError:  # Python is ending, and starts no thread any more
+        found = map(reading.read, pieces)
+    try:
+        yield from zip(pieces, found, strict=True)
     finally:
         pool.shutdown(cancel_futures=True)  # an interrupt does not wait for the rest of 10 GB
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import threading
 import warnings
 import zlib
@@ -155,6 +157,27 @@ def test_the_checksum_function_is_the_one_that_was_given(tmp_path: Path) -> None
     data = random.Random(3).randbytes(PIECE + 12345)
     path = file_of(tmp_path, data)
     assert only(scan([wanted(path, len(data), None, crc32=0)], crc32=crc32)).crc32 == zlib.crc32(data)
+
+
+AT_THE_END = """
+import atexit, sys, zlib
+from pathlib import Path
+from holdfast.checkpoints import scanning
+from holdfast.checkpoints.contents import Storage
+scanning.CHUNK = scanning.PIECE = 1 << 16
+
+def look():
+    found = scanning.scan([scanning.Wanted(Storage(Path(sys.argv[1]), 0, 1 << 18, "int8", 0), ())], workers=2)
+    print(found[0].crc32)
+
+atexit.register(look)
+"""
+
+
+def test_a_checkpoint_is_read_while_python_ends_and_starts_no_thread_any_more(tmp_path: Path) -> None:
+    data = random.Random(4).randbytes(1 << 18)
+    command = [sys.executable, "-c", AT_THE_END, str(file_of(tmp_path, data))]
+    assert int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) == zlib.crc32(data)
 
 
 # --- where it lies
