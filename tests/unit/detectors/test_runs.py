@@ -296,6 +296,13 @@ def test_a_single_pause_is_no_slow_loading_and_one_that_comes_again_is() -> None
     assert slow_loading(view(data_seconds=waits, step_seconds=0.02 + waits, epoch=0)) is not None
 
 
+def test_a_process_that_a_busy_machine_interrupts_everywhere_is_no_slow_loading() -> None:
+    pauses = np.random.default_rng(0).random((2, 512)) * [[0.05], [0.1]]
+    waits = np.where(np.arange(512) % 4 == 0, pauses[0], 0.001)  # as it was recorded at 15 processes a core
+    assert slow_loading(view(data_seconds=waits, step_seconds=0.003 + pauses[1] / 5 + waits, epoch=0)) is None
+    assert slow_loading(view(data_seconds=waits, step_seconds=0.015 + waits, epoch=0)) is not None
+
+
 def weighed(*norms: float, loss: Any = 0.3) -> RunView:
     """A run with the weight norms of one layer, ten steps apart, beside one that is as usual."""
     run = view(128, loss=loss)

@@ -10,6 +10,7 @@ from holdfast.signals.view import Column, Floats, measured
 
 _BLOCK = 16  # rows, of which the waiting is taken together to say when it began
 _MOST = 0.5  # of the time, spent reading
+_INTERRUPTED = 2.0  # times as long as the quickest tenth of the steps, on average
 _PAUSES = 2  # the longest waits: half of the waiting must be left without them, or the machine only paused
 
 
@@ -33,6 +34,10 @@ def slow_loading(run: RunView, *, rows: int = 512, at_least: int = 96, share: fl
     late = slice(int(both.sum()) // 2, None)
     if part < share or mean < wait or float(np.sum(waited[both][late])) < share * float(np.sum(step[both][late])):
         return None
+    steps = run.column("step", rows)[both]
+    onset = _onset(steps, waited[both], mean)
+    if run.workers <= 0 and _is_interrupted(waited[both][steps >= onset], step[both][steps >= onset], wait):
+        return None
     evidence = {
         "fraction": part,
         "wait_seconds": mean,
@@ -44,10 +49,15 @@ def slow_loading(run: RunView, *, rows: int = 512, at_least: int = 96, share: fl
     settings = {"cores": run.cores, "persistent_workers": run.persistent, "pin_memory": run.pinned}
     evidence |= {name: value for name, value in settings.items() if value is not None}
     evidence["on_gpu"] = bool(measured(run.column("gpu_allocated", rows)).any())
-    onset = _onset(run.column("step", rows)[both], waited[both], mean)
     is_habit = onset == 0 and run.workers <= 0 and not evidence["on_gpu"] and part < _MOST
     severity = "info" if is_habit else "warning"
     return Finding("slow-loading", step=run.step, severity=severity, evidence={"onset": onset, **evidence})
+
+
+def _is_interrupted(waited: Floats, step: Floats, wait: float) -> bool:
+    """Whether a busy machine takes the process off its core: most batches are read at once, and computing is paused as well."""
+    computing = step - waited
+    return float(np.median(waited)) < wait and float(np.mean(computing)) > _INTERRUPTED * float(np.quantile(computing, 0.1))
 
 
 def _onset(steps: Column, waited: Floats, mean: float) -> int:
