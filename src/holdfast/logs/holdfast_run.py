@@ -33,7 +33,8 @@ def read_run(run: RunFolder) -> Curves:
 
 
 def _of_steps(recording: Recording) -> list[Curve]:
-    rows = Follower(recording.path, "steps", ("step", "epoch", *_STEPS)).new_rows(_ALL)
+    rows = Follower(recording.path, "steps", ("step", "epoch", "backwards", *_STEPS)).new_rows(_ALL)
+    rows["loss"] = of_equal_sums(rows["loss"], rows["backwards"])
     curves = []
     for name, (role, way) in _STEPS.items():
         has_value = measured(rows[name])
@@ -57,6 +58,12 @@ def _of_evaluations(recording: Recording) -> list[Curve]:
         epochs = rows["epoch"][mine].astype(np.float64) if measured(rows["epoch"][mine]).all() else None
         curves.append(Curve(shown, steps, values, role=role, split=split, better=way, epochs=epochs))
     return curves
+
+
+def of_equal_sums(loss: Floats, backwards: Steps) -> Floats:
+    """Summed losses, each as of the usual number of backward calls: a script may accumulate over more of them as it goes on."""
+    counts = np.where(backwards > 0, backwards, 1)
+    return loss * (np.median(counts) / counts) if len(counts) else loss
 
 
 def in_blocks(steps: Steps, values: Floats, *, points: int = _POINTS) -> tuple[Steps, Floats]:
