@@ -78,3 +78,54 @@ def test_a_regression_on_simulated_events_starts_from_the_encoder_of_the_pretrai
     mae, tuned = (rows(tmp_path / "runs" / name) for name in ("mae", "tuned"))
     assert float(mae[-1]["val_loss"]) < 0.8 * float(mae[0]["val_loss"])
     assert float(tuned[-1]["energy_mae"]) < 0.5 * 0.375, "0.375 is the error of the mean"
+
+
+DATA = ROOT.parent / "shared" / "data"
+MUONS = """
+data: {data}/hep_root/uproot-Zmumu.root
+array:
+  channels:
+    momentum: {{branch: [px1, py1, pz1, E1, px2, py2, pz2, E2], transform: asinh}}
+  faces:
+    pair: {{kind: set, start: 0, count: 8}}
+targets:
+  M: {{loss_fn: smooth_l1, loss_beta: 5}}
+"""
+MOTIONS = """
+data: train.npz
+val: test.npz
+array:
+  channels: {channels}
+  faces:
+    time: {{kind: grid, shape: [10, 10], start: 0}}
+"""
+
+
+def motions(split: str) -> dict[str, Any]:
+    """Recordings of a wearable: six values at each of 100 moments, from the archive's text format."""
+    lines = (DATA / "basicmotions_sensor" / f"BasicMotions_{split}.ts").read_text().splitlines()
+    series = [line.split(":")[:-1] for line in lines if line and line[0] not in "@#"]
+    values = np.array([[[float(word) for word in one.split(",")] for one in each] for each in series], np.float32)
+    return {f"value{number}": values[:, number] for number in range(values.shape[1])}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (DATA / "hep_root").exists(), reason="the public data lies beside the repository")
+@pytest.mark.parametrize("task", ["regress", "mae"])
+def test_public_events_and_recordings_are_learned(task: str, tmp_path: Path) -> None:
+    channels = motions("TRAIN")
+    np.savez(tmp_path / "train.npz", **channels)
+    np.savez(tmp_path / "test.npz", **motions("TEST"))
+    text = (
+        MUONS.format(data=DATA)
+        if task == "regress"
+        else MOTIONS.format(channels="{" + ", ".join(f"{name}: {{}}" for name in channels) + "}")
+    )
+    (tmp_path / "array.yaml").write_text(text)
+    words = ("--epochs", "8", "--batch-size", "16", "--width", "16", "--depth", "1", "--device", "cpu", "--name", "real")
+    command = [sys.executable, "-m", "holdfast", "train", "sensors", "--task", task, "--config", "array.yaml", *words]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    losses = [float(row["val_loss"]) for row in rows(tmp_path / "runs/real")]
+    assert min(losses[4:]) < 0.9 * losses[0]
+    assert (tmp_path / "runs/real/report.html").exists()
