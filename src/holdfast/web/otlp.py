@@ -38,7 +38,7 @@ def pushing(runs: Runs, endpoint: str, say: Callable[[str], None]) -> Iterator[N
         problem = "OTLP export needs the OpenTelemetry SDK, which is not installed."
         raise UsageError(problem, fix="pip install 'holdfast[otlp]'") from error
 
-    class Exporter(OTLPMetricExporter):  # type: ignore[misc]
+    class Exporter(OTLPMetricExporter):
         """Says once that a collector does not take the metrics, and once that it takes them again."""
 
         fails = False
