@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Annotated
@@ -51,6 +50,7 @@ def serve(
         _make_token(new_token, token_name, read_only=read_only)
         return
     from holdfast.probe.niceness import be_nice
+    from holdfast.probe.serve.stopping import StopSignal
     from holdfast.probe.target import registered_runs, resolve
     from holdfast.web.start import Settings, serving, shown
 
@@ -61,9 +61,7 @@ def serve(
     settings = Settings(
         listen=listen or _LOOPBACK, token_file=token_file, read_only=read_only, hosts=hosts, otlp=otlp, cert=cert, key=key
     )
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: stop.set())
+    stop = StopSignal(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     with serving(settings, (lambda: [one]) if one else registered_runs, say=_say) as server:
         served = one.name if one else "your live runs"
         only = " (this machine only; --listen HOST:PORT opens it to others)" if listen is None else ""

@@ -24,14 +24,19 @@ def split(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]] | None:
     """The options of the cloud, and the words of the training; None without `--cloud`."""
     if not any(word == "--cloud" or word.startswith("--cloud=") for word in words):
         return None
-    parser = _Parser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--cloud", choices=("sky", "dstack"))
-    parser.add_argument("--volume", required=True)
-    parser.add_argument("--gpu")
-    parser.add_argument("--on-demand", action="store_true")
-    parser.add_argument("--dry-run", action="store_true")
-    options, rest = parser.parse_known_args(list(words))
+    options, rest = parser().parse_known_args(list(words))
     return options, rest
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of the cloud."""
+    made = _Parser(add_help=False, allow_abbrev=False)
+    made.add_argument("--cloud", choices=("sky", "dstack"))
+    made.add_argument("--volume", required=True)
+    made.add_argument("--gpu")
+    made.add_argument("--on-demand", action="store_true")
+    made.add_argument("--dry-run", action="store_true")
+    return made
 
 
 def launch(options: argparse.Namespace, words: list[str], *, name: str) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -55,6 +54,7 @@ def ui(
     """
     from holdfast.probe.address import is_server
     from holdfast.probe.niceness import be_nice
+    from holdfast.probe.serve.stopping import StopSignal
     from holdfast.probe.target import registered_runs, resolve, runs_here
     from holdfast.web.start import Settings, link, serving
 
@@ -79,9 +79,7 @@ def ui(
         otlp=otlp,
         allow_actions=allow_actions,
     )
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: stop.set())
+    stop = StopSignal(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     with serving(settings, runs, say=_say) as server:
         address = link(server, settings)
         print(f"open {address}", file=sys.stderr, flush=True)

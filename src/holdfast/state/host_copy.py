@@ -63,6 +63,7 @@ class Block:
         self.memory = _private_memory(max(size, 1))
         self.memory.fill(0)  # touch the pages now, not while the training waits
         self.size, self.pinned = size, pinned and pin(self.memory)
+        self.process = os.getpid()  # a forked one does not have the memory
         self._address = self.memory.ctypes.data  # reading it later needs an import, and the interpreter may be exiting
         self._shapes: list[tuple[torch.dtype, torch.Size, tuple[int, ...]]] = []
         self._views: list[torch.Tensor] = []

@@ -131,6 +131,8 @@ class Saver:
     def _block_for(self, live_state: LiveState) -> Block | None:
         """The reused block, or a larger one; None if memory is short."""
         size = live_state.size
+        if self._block is not None and self._block.process != os.getpid():
+            self._block = None
         if self._block is not None and self._block.size < size:
             self._block.release()
             self._block = None

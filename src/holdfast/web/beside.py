@@ -11,11 +11,11 @@ import json
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
 
 from holdfast.errors import HoldfastError
 from holdfast.probe.niceness import be_nice
+from holdfast.probe.serve.stopping import StopSignal
 from holdfast.probe.state import read_state
 from holdfast.signals.run_folder import RunFolder
 from holdfast.web.start import Settings, serving, shown
@@ -30,10 +30,9 @@ def main(words: list[str]) -> int:
         run, listen = RunFolder.open(Path(words[0])), words[1]
     except (IndexError, OSError, HoldfastError):
         return 2
-    parent, stop = os.getppid(), threading.Event()
+    parent = os.getppid()
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the supervisor has blocked those that it hands on
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = StopSignal(signal.SIGTERM, signal.SIGINT)
     be_nice()
     try:
         serve(run, settings_from(listen), stop, parent)
@@ -54,7 +53,7 @@ def settings_from(listen: str) -> Settings:
     )
 
 
-def serve(run: RunFolder, settings: Settings, stop: threading.Event, parent: int) -> None:
+def serve(run: RunFolder, settings: Settings, stop: StopSignal, parent: int) -> None:
     """Answer until `stop`, or until neither the supervisor nor the training is left."""
     with serving(settings, lambda: [run]) as server:
         path = run.path / FILE

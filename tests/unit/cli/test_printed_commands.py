@@ -18,6 +18,7 @@ from holdfast_run import typed
 import holdfast
 from holdfast.cli.app import app
 from holdfast.cli.run import _parser
+from holdfast.cli.train_cloud import parser as cloud_options
 from holdfast.signals.run_folder import RunFolder
 from holdfast.train.settings import DetectSettings
 
@@ -74,6 +75,7 @@ def problem_of(verb: str, rest: str) -> str | None:
     known |= set(_parser()._option_string_actions) if verb == "run" else set()
     settings = {f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(DetectSettings)}
     known |= settings if verb in ("train", "resume") else set()
+    known |= set(cloud_options()._option_string_actions) if verb == "train" else set()
     if wrong := [option for option in re.findall(r"(?<= )--?[a-z][a-z-]*", rest) if option not in known]:
         return f"it has no option {wrong[0]}"
     words = rest.startswith(" ‹›") and verb not in ("run", "checkpoints", "train")
