@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import signal
+import time
+
+_LOOK_SECONDS = 0.5  # a signal that another thread received does not wake the main thread, whose handlers run then
 
 
 class StopSignal:
@@ -17,10 +21,13 @@ class StopSignal:
         for number in numbers:
             signal.signal(number, lambda received, _frame: self._received.put(received))
 
-    def wait(self, seconds: float | None = None) -> bool:
+    def wait(self, seconds: float = math.inf) -> bool:
         """Wait for it; False after so many seconds."""
-        try:
-            self._received.get(timeout=seconds)
-        except queue.Empty:
-            return False
-        return True
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            try:
+                self._received.get(timeout=min(left, _LOOK_SECONDS))
+            except queue.Empty:
+                continue
+            return True
+        return False
