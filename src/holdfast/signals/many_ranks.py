@@ -44,7 +44,7 @@ class Thinning:
 
 
 def table_for(table: Table, rank: int, world: int) -> Table | None:
-    """The table as the rank writes it, in smaller files the more ranks there are; None if it is left out."""
+    """The table as the rank writes it, in smaller files the more ranks there are; None if it does not write it."""
     if thinning_for(rank, world) is None:
         return replace(
             table, segment_rows=max(table.first_segment_rows, min(table.segment_rows, table.segment_rows * 8 // world))

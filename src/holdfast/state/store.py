@@ -194,7 +194,7 @@ class CheckpointStore:
 
     def newest_clean(self) -> Path | None:
         """The newest checkpoint that passes verification."""
-        return next((kept.path for kept in reversed(self.list()) if _is_clean(kept.path)), None)
+        return next((kept.path for kept in reversed(self.list()) if is_clean(kept.path)), None)
 
     def best(self) -> Path | None:
         """The best checkpoint so far."""
@@ -226,7 +226,8 @@ def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
         return {str(name): str(value) for name, value in settings.items()}
 
 
-def _is_clean(path: Path) -> bool:
+def is_clean(path: Path) -> bool:
+    """Whether a checkpoint passes verification."""
     try:
         verify_checkpoint(path)
     except StorageError:

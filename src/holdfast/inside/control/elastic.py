@@ -11,15 +11,14 @@ import os
 import socket
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.manifest import Kept, kept_in
-from holdfast.checkpoints.read import verify_checkpoint
-from holdfast.errors import CannotRestore, StorageError
+from holdfast.errors import CannotRestore
 from holdfast.inside.control.restarted import ELASTIC, Restarted, restarted
 from holdfast.signals.run_folder import RunFolder
 from holdfast.state.ranks import RankNotes, current_rank
+from holdfast.state.store import is_clean
 
 
 @cache
@@ -40,8 +39,8 @@ def _choose(run: RunFolder) -> dict[str, Any] | None:
     if not _has_trained_before(run):
         return None
     kept = list(reversed(kept_in(run.path / "checkpoints")))
-    newest = next((one for one in kept if _is_clean(one.path)), None)
-    own = next((one for one in kept if one.manifest.get("made_by") != "guard" and _is_clean(one.path)), None)
+    newest = next((one for one in kept if is_clean(one.path)), None)
+    own = next((one for one in kept if one.manifest.get("made_by") != "guard" and is_clean(one.path)), None)
     with contextlib.suppress(OSError):
         words = f"from {newest.path.name}" if newest is not None else "from the start: no clean checkpoint was saved"
         settings = {"by": "torchrun", "checkpoint_step": newest.step if newest is not None else None}
@@ -60,11 +59,3 @@ def _has_trained_before(run: RunFolder) -> bool:
 
 def _named(kept: Kept | None, path: str, step: str) -> dict[str, Any]:
     return {path: str(kept.path) if kept is not None else None, step: kept.step if kept is not None else None}
-
-
-def _is_clean(path: Path) -> bool:
-    try:
-        verify_checkpoint(path)
-    except StorageError:
-        return False
-    return True
