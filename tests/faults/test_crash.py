@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -93,12 +94,17 @@ def group() -> Iterator[Path]:
 def test_the_kernels_kill_for_memory_is_told_as_such(tmp_path: Path, group: Path) -> None:
     enter = f'echo $$ > {group}/cgroup.procs; exec "$@"'
     words = [*HOLDFAST, "run", "--name", "a", PYTHON, FALTERS, "memory", "30"]
-    done = subprocess.run(
-        ["sh", "-c", enter, "sh", *words], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False
-    )
+    for attempt in range(5):  # before the training's memory is free, the kernel sometimes kills the supervisor as well
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        done = subprocess.run(
+            ["sh", "-c", enter, "sh", *words], cwd=folder, env=environment(folder), capture_output=True, text=True, check=False
+        )
+        if done.returncode != -signal.SIGKILL:
+            break
     assert done.returncode == 137
     assert "killed by the kernel for memory after step 30" in done.stderr
-    found = json.loads((tmp_path / "runs/a/post-mortem.json").read_text())
+    found = json.loads((folder / "runs/a/post-mortem.json").read_text())
     assert found["finding"]["code"] == "host-out-of-memory" and found["finding"]["evidence"]["killed_for_memory"] >= 1
     assert sys.platform == "linux"
 

@@ -58,8 +58,8 @@ def slowly(value: Any) -> Any:
     return value
 
 
-def looked_at(dataset: Any, **how: Any) -> Phases:
-    return measured_phases(Source(DataLoader(dataset, batch_size=4, **how), None), 0.3, lambda _: None, device=None)
+def looked_at(dataset: Any, *, seconds: float = 0.3, **how: Any) -> Phases:
+    return measured_phases(Source(DataLoader(dataset, batch_size=4, **how), None), seconds, lambda _: None, device=None)
 
 
 def most(phases: Phases) -> str:
@@ -148,7 +148,7 @@ def test_nothing_stays_patched_after_a_sample_failed() -> None:
     data = Made(lambda place: 1 // (place - 9), slowly)
     before = builtins.open, io.open, os.read, np.load, Image.open, data.transform
     with pytest.raises(SampleFailed) as failed:
-        looked_at(data)
+        looked_at(data, seconds=60)
     assert failed.value.index == 9
     assert (builtins.open, io.open, os.read, np.load, Image.open, data.transform) == before
     assert "lambda" in of_error(failed.value.error) and Path(__file__).name in of_error(failed.value.error)
