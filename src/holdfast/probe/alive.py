@@ -23,6 +23,8 @@ def same_process(pid: Any, since: Any, host: Any, ticks: Any = None) -> bool | N
     """
     if host is not None and host != socket.gethostname():
         return None
+    if isinstance(ticks, int) and isinstance(pid, int) and (now := start_ticks(pid)) is not None:
+        return now == ticks
     try:
         process = psutil.Process(int(pid))
         born, status = process.create_time(), process.status()
@@ -32,6 +34,4 @@ def same_process(pid: Any, since: Any, host: Any, ticks: Any = None) -> bool | N
         return False
     if status == psutil.STATUS_ZOMBIE:
         return False
-    if isinstance(ticks, int) and (now := start_ticks(process.pid)) is not None:
-        return now == ticks
     return not isinstance(since, (int, float)) or bool(born <= since + 2.0)

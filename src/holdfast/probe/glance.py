@@ -67,10 +67,11 @@ def look(
     run: RunFolder,
     *,
     rows: int = _HISTORY_ROWS,
+    curves: bool = True,
     journal: Sequence[dict[str, Any]] | None = None,
     events: Sequence[Event] | None = None,
 ) -> Glance:
-    """Look at a run now. The curves are those of the lowest rank that has stepped.
+    """Look at a run now. The curves are those of the lowest rank that has stepped, unless nobody wants them.
 
     `journal` and `events` are its rows and what they fold to, where the caller follows them anyway.
     """
@@ -81,14 +82,18 @@ def look(
     if lead is None:
         return Glance(state, None, events=events)
     folder = run.path / (f"rank-{lead.rank}" if lead.part == 0 else f"rank-{lead.rank}.{lead.part}")
-    columns = last_rows(folder, "steps", ("step", "epoch", *_CURVES), rows)
-    curves = {name: _measured(columns[name]) for name in _CURVES}
-    curves["rate"] = _inverse(curves["step_seconds"])
-    curves["data_share"] = _ratio(columns["data_seconds"], columns["step_seconds"])
+    columns = last_rows(folder, "steps", ("step", "epoch", *(_CURVES if curves else ())), rows)
     first = int(columns["step"][0]) if len(columns["step"]) else None
     evaluations = _evaluations(last_rows(folder, "evaluations", _EVALUATION, 200))
     progress = _progress(folder, columns, lead.rate, run.info().get("command") or ()) if state.alive else None
-    return Glance(state, lead, first, curves, evaluations, events, progress)
+    return Glance(state, lead, first, _curves(columns) if curves else {}, evaluations, events, progress)
+
+
+def _curves(columns: dict[str, Column]) -> dict[str, npt.NDArray[np.float64]]:
+    curves = {name: _measured(columns[name]) for name in _CURVES}
+    curves["rate"] = _inverse(curves["step_seconds"])
+    curves["data_share"] = _ratio(columns["data_seconds"], columns["step_seconds"])
+    return curves
 
 
 def _progress(folder: Path, columns: dict[str, Column], rate: float | None, command: Sequence[str]) -> Progress | None:

@@ -124,9 +124,7 @@ def read_state(
         for one in recordings
         if not _superseded(one, of_rank[one.rank])
     ]
-    outside = (info.get("pid"), info.get("supervisor"))  # between two attempts only the supervisor is there
-    supervised = ended is None and any(same_process(pid, info.get("started"), info.get("host")) for pid in outside if pid)
-    alive = ended is None and (bool(supervised) or any(rank.alive for rank in ranks) or _led_elsewhere(run, now))
+    alive = ended is None and (any(rank.alive for rank in ranks) or _supervised(info) or _led_elsewhere(run, now))
     health, reason = run_health(run.path.is_dir(), alive, over, [(rank.health, rank.reason) for rank in ranks])
     return RunState(
         name=run.name,
@@ -146,6 +144,12 @@ def read_state(
         num_skipped=num_skipped(events),
         roll_backs=sum(one.is_roll_back for one in events),
     )
+
+
+def _supervised(info: Mapping[str, Any]) -> bool:
+    """Whether somebody outside still runs it: between two attempts only the supervisor is there."""
+    outside = (info.get("pid"), info.get("supervisor"))
+    return any(same_process(pid, info.get("started"), info.get("host")) for pid in outside if pid)
 
 
 def _led_elsewhere(run: RunFolder, now: float) -> bool:

@@ -8,9 +8,9 @@ _START = 19  # field 22; two of them stand before the bracket that ends the name
 
 
 def start_ticks(pid: int) -> int | None:
-    """The count at which a process began; None where the system does not tell."""
+    """The count at which a process began; None where the system does not tell, and for one that has ended."""
     try:
-        after_the_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2]
-        return int(after_the_name.split()[_START])
+        after_the_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return None if after_the_name[0] in (b"Z", b"X") else int(after_the_name[_START])
     except (OSError, ValueError, IndexError):
         return None

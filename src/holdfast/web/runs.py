@@ -25,6 +25,7 @@ from holdfast.web.curves import Overview, RunCurves
 
 _ROWS = 4096  # of the newest steps: two epochs of them tell how long the run will take
 _FRESH_SECONDS = 0.4  # what was read so lately is shown to the next who asks
+_SPARK_SECONDS = 5.0  # the small picture of a loss changes slowly
 _ROWS_KEPT = 2_000_000  # of curves, about 45 bytes each
 _FAR_SECONDS, _AWAY_SECONDS = 4.0, 15.0
 _TONES = {
@@ -47,7 +48,7 @@ class Watched:
         self.run, self.lock = run, threading.Lock()
         self._reader, self._folding = JournalReader(run.journal.path), Folding()
         self._looked: tuple[float, Glance] | None = None
-        self._overview, self._spark = Overview(run), list[float | None]()
+        self._overview, self._spark, self._sparked = Overview(run), list[float | None](), 0.0
         self.checkup: tuple[Any, float, dict[str, Any]] | None = None  # kept by `checkups`
 
     def look(self) -> Glance:
@@ -58,8 +59,10 @@ class Watched:
                 for row in self._reader.new_rows():
                     self._folding.add(row)
                 events = self._folding.events
-                self._spark = self._overview.update()
-                self._looked = (time.monotonic(), look(self.run, rows=_ROWS, journal=self._reader.rows, events=events))
+                if not self._spark or now - self._sparked > _SPARK_SECONDS:
+                    self._spark, self._sparked = self._overview.update(), now
+                glance = look(self.run, rows=_ROWS, curves=False, journal=self._reader.rows, events=events)
+                self._looked = (time.monotonic(), glance)
             return self._looked[1]
 
     def _keep_seconds(self, glance: Glance) -> float:
