@@ -28,6 +28,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -96,39 +97,41 @@ def server_of(folder: Path) -> Iterator[tuple[psutil.Process, int, str]]:
         server.wait()
 
 
-def follow(port: int, token: str, path: str, stop: threading.Event) -> None:
-    """What an open page does: read one stream of events, and come again when it ends."""
+def follow(port: int, token: str, path: str, stop: threading.Event, arrived: list[tuple[float, int]]) -> None:
+    """What an open page does: read one stream of events, and come again when it ends. Notes when which step came."""
     while not stop.is_set():
         with suppress(OSError, http.client.HTTPException):
             connection = http.client.HTTPConnection("127.0.0.1", port)
             connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
             answer = connection.getresponse()
-            while not stop.is_set() and answer.readline():
-                pass
+            while not stop.is_set() and (line := answer.readline()):
+                if line.startswith(b'data: {"row"'):
+                    arrived.append((time.monotonic(), json.loads(line[6:])["row"]["step"] or 0))
 
 
-def open_page(port: int, token: str, run: str, stop: threading.Event) -> None:
-    """The list of runs, and one of them."""
+def open_page(port: int, token: str, run: str, stop: threading.Event) -> list[tuple[float, int]]:
+    """The list of runs, and one of them: when which of its steps came."""
+    arrived: list[tuple[float, int]] = []
     for path in ("/api/live", f"/api/live?run={run}&after=0&marks=0"):
-        threading.Thread(target=follow, args=(port, token, path, stop), daemon=True).start()
+        threading.Thread(target=follow, args=(port, token, path, stop, arrived), daemon=True).start()
+    return arrived
 
 
 def live_runs(folder: Path) -> Iterator[Measured]:
     """A server of live runs, with the list and one run open."""
     info = {"started": time.time(), "pid": os.getpid(), "host": platform.node()}
     recorders = [Recorder.start(RunFolder.create(folder / "runs", f"run-{number}", **info), 0) for number in range(LIVE)]
-    stop = threading.Event()
+    stop, written = threading.Event(), list[float]()
 
     def record() -> None:
-        step = 0
         while not stop.wait(0.1):
             for recorder in recorders:
-                recorder.table("steps").append(row(step))
-            step += 1
+                recorder.table("steps").append(row(len(written)))
+            written.append(time.monotonic())
 
     with server_of(folder) as (process, port, token):
         threading.Thread(target=record, daemon=True).start()
-        open_page(port, token, "run-3", stop)
+        arrived = open_page(port, token, "run-3", stop)
         time.sleep(5.0)
         before, begun = process.cpu_times(), time.monotonic()
         time.sleep(SECONDS)
@@ -137,6 +140,8 @@ def live_runs(folder: Path) -> Iterator[Measured]:
         stop.set()
     yield Measured(f"server of {LIVE} live runs, list and one run open, of a core", 100 * used, "%", 5.0)
     yield Measured("its memory", memory / 1e6, "MB", 150.0)
+    waits = [at - written[last + 1] for (_, last), (at, step) in pairwise(arrived) if step > last]
+    yield Measured(f"a step's way to the open page, longest of {len(waits)}", max(waits), "s", 1.0)
 
 
 def beside_a_training(folder: Path, rounds: int) -> Iterator[Measured]:

@@ -103,6 +103,21 @@ def test_a_live_curve_moves_a_nan_becomes_a_mark_and_an_action_is_confirmed_and_
         assert [row["do"] for row in live.journal if row["kind"] == "change"] == ["set", "undo"]
 
 
+def test_a_training_is_saved_paused_and_continued_from_the_page(page: Any, live: RunFolder) -> None:
+    with serving(Settings(listen="127.0.0.1:0", allow_actions=True), registered_runs) as server:
+        open_page(page, server, "#/run/watched")
+        for button in ("Save", "Pause", "Continue"):
+            page.get_by_role("button", name=button, exact=True).click()
+            assert page.inner_text("dialog code.command") == f"holdfast {button.lower()} watched"
+            assert button.lower() not in [row.get("do") for row in live.journal]  # nothing happens before it is confirmed
+            page.get_by_role("button", name="Do it").click()
+            page.wait_for_selector("dialog .outcome .ok")
+            page.keyboard.press("Escape")
+        page.wait_for_function(LATER, arg=points(page))
+    done = [(row["do"], row["who"]) for row in live.journal if row["kind"] == "change"]
+    assert done == [(verb, "local from 127.0.0.1 (page)") for verb in ("save", "pause", "continue")]
+
+
 def test_a_training_is_rolled_back_from_the_page_to_a_checkpoint_of_the_list(page: Any, live: RunFolder) -> None:
     saved = change(live, {"do": "save", "path": None})[0].answer
     with serving(Settings(listen="127.0.0.1:0", allow_actions=True), registered_runs) as server:
