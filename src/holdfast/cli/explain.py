@@ -114,13 +114,13 @@ def _file(text: str) -> Path | None:
 def _refuse_mistyped(text: str) -> None:
     """A word that is no known text was meant as a code or as a file."""
     from holdfast.diagnosis.causes import BY_CODE
-    from holdfast.diagnosis.failures import CODES
+    from holdfast.diagnosis.failures import CODES, pages_about
     from holdfast.diagnosis.topics import TOPICS
 
     if _LIKE_A_FILE.fullmatch(text):
         raise LogUnreadable(f"There is no file {text}.", fix="name a log, or put the error text in quotes")
     if _LIKE_A_CODE.fullmatch(text):
-        near = difflib.get_close_matches(text, [*CODES, *BY_CODE, *TOPICS], n=3, cutoff=0.5)
+        near = difflib.get_close_matches(text, [*CODES, *BY_CODE, *TOPICS], n=3, cutoff=0.7) or pages_about(text)[:3]
         fix = f"holdfast explain {near[0]}" if near else "`holdfast explain` alone lists all codes"
         others = f" (or {', '.join(near[1:])})" if near[1:] else ""
         raise UsageError(f"There is no failure code {text!r}, and no known error text has it.", fix=f"{fix}{others}")

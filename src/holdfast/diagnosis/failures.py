@@ -75,6 +75,18 @@ def page(code: str) -> Page:
     return Page(code, title, " ".join(severity[1].split()) if severity else "", written.replace(_HERE, causes_as_list(code)))
 
 
+def pages_about(text: str) -> list[str]:
+    """The codes of the pages that have these words, those first that have them in their title or more often."""
+    found = [re.compile(rf"\b{re.escape(word)}", re.IGNORECASE) for word in re.findall(r"\w+", text)]
+
+    def mentions(code: str) -> tuple[int, int]:
+        shown = page(code)
+        titled = f"{code.replace('-', ' ')} {shown.title}"
+        return sum(bool(word.search(titled)) for word in found), sum(len(word.findall(shown.text)) for word in found)
+
+    return sorted((code for code in CODES if any(mentions(code))), key=mentions, reverse=True)
+
+
 def causes_of(code: str) -> list[Cause]:
     """What a failure may come from, the most likely first."""
     return sorted((cause for cause in CAUSES if code in cause.seen_by), key=lambda cause: -cause.likely)

@@ -300,11 +300,11 @@ class Snapshots:
             if snapshot.path is None or snapshot.path.parent != parent or read_manifest(snapshot.path) is None:
                 facts = {"rank": self._rank, **self._facts()}
                 snapshot.path = write_whole(parent, snapshot.step, snapshot.copy, made_by=MADE_BY, **facts)
+                if self._report is not None:
+                    self._report.saved(snapshot.path, snapshot.step, by=MADE_BY)
             if best is not None:
                 mark_best(snapshot.path, best)
             retain(parent, verified=snapshot.path, keep_last=keep, made_by=MADE_BY)
-            if self._report is not None:
-                self._report.saved(snapshot.path, snapshot.step, by=MADE_BY)
         except (HoldfastError, OSError) as error:
             if self._report is None:
                 raise

@@ -22,14 +22,14 @@ _LONGEST_SECONDS = 240.0  # then the browser comes again: no answer lasts for ev
 
 
 def stream(look: Callable[[dict[str, Any]], dict[str, Any] | None], pause: float, longest: float) -> StreamingResponse:
-    """Send what `look` finds, whenever it finds something new. It gets a dictionary to remember what it has told."""
+    """Send what `look` finds, whenever it finds something new. It gets a dictionary to remember what it has sent."""
 
     async def events() -> AsyncIterator[bytes]:
-        told: dict[str, Any] = {}
+        sent: dict[str, Any] = {}
         begun = spoke = time.monotonic()
         yield b"retry: 1000\n\n"
         while time.monotonic() - begun < longest:
-            news = await anyio.to_thread.run_sync(look, told)
+            news = await anyio.to_thread.run_sync(look, sent)
             if news is not None:
                 yield b"data: " + json.dumps(news, ensure_ascii=False).encode() + b"\n\n"
                 spoke = time.monotonic()
@@ -44,12 +44,12 @@ def stream(look: Callable[[dict[str, Any]], dict[str, Any] | None], pause: float
 def of_all(runs: Runs, answer_seconds: float) -> StreamingResponse:
     """The list of runs, whenever a row of it changes."""
 
-    def look(told: dict[str, Any]) -> dict[str, Any] | None:
+    def look(sent: dict[str, Any]) -> dict[str, Any] | None:
         rows, problems = for_json(runs.rows())  # of two NaN nobody can tell that they are the same
         fresh = {row["id"]: {name: value for name, value in row.items() if name != "age"} for row in rows}
-        if fresh == told.get("rows") and problems == told.get("problems"):
+        if fresh == sent.get("rows") and problems == sent.get("problems"):
             return None
-        told |= {"rows": fresh, "problems": problems}
+        sent |= {"rows": fresh, "problems": problems}
         return {"runs": rows, "problems": problems}
 
     return stream(look, _LIST_SECONDS, min(_LONGEST_SECONDS, 0.8 * answer_seconds))
@@ -70,13 +70,13 @@ def of_one(runs: Runs, known_as: str, along: str, answer_seconds: float, after: 
     """One run. A run of another server is asked there, once a second."""
     far = runs.far(known_as)
 
-    def look(told: dict[str, Any]) -> dict[str, Any] | None:
-        rows, seen = told.get("rows", after), told.get("marks", num_marks)
+    def look(sent: dict[str, Any]) -> dict[str, Any] | None:
+        rows, seen = sent.get("rows", after), sent.get("marks", num_marks)
         news = for_json(_ask(*far, along, rows, seen) if far is not None else news_of(runs, known_as, along, rows, seen))
         row = {name: value for name, value in news["row"].items() if name != "age"}
         counts = news["evaluations"]
-        is_new = news["points"]["curves"] or news["marks"] or row != told.get("row") or counts != told.get("evaluations")
-        told |= {"rows": news["points"]["rows"], "marks": seen + len(news["marks"]), "row": row, "evaluations": counts}
+        is_new = news["points"]["curves"] or news["marks"] or row != sent.get("row") or counts != sent.get("evaluations")
+        sent |= {"rows": news["points"]["rows"], "marks": seen + len(news["marks"]), "row": row, "evaluations": counts}
         return news if is_new else None
 
     return stream(look, _LOOK_SECONDS if far is None else _LIST_SECONDS, min(_LONGEST_SECONDS, 0.8 * answer_seconds))

@@ -47,6 +47,14 @@ def test_an_unknown_code_names_the_nearest(holdfast: Holdfast) -> None:
     assert done.code == 2 and done.out == "" and "holdfast explain loss-spike" in done.err
 
 
+@every_case(
+    ("word", "code"), [("nan", "non-finite-loss"), ("oom", "out-of-memory"), ("stuck", "hang"), ("loss-nan", "non-finite-loss")]
+)
+def test_a_word_of_the_field_names_the_page_about_it(holdfast: Holdfast, word: str, code: str) -> None:
+    done = holdfast("explain", word)
+    assert done.code == 2 and code in done.err.partition("fix: ")[2].partition(" (")[0]
+
+
 def test_a_cause_is_explained_too(holdfast: Holdfast) -> None:
     done = holdfast("explain", "results-in-memory")
     out = " ".join(done.out.split())
