@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -105,7 +104,7 @@ def show_states(states: list[RunState], hosts: list[str] | None = None) -> None:
     for number, state in enumerate(states):
         policy = {"policy": _policy(state)} if with_policy else {}
         several = len({rank.host for rank in state.ranks}) > 1
-        for line, rank in zip_longest(_lines(state), state.ranks):
+        for rank, line in _lines(state):
             where = rank.host if several and rank is not None else hosts[number] if hosts is not None else None
             beside = {"host": Text(where)} if where else {}
             rows.append({**beside, **dict(zip(_COLUMNS[:-1], line, strict=False)), **policy, "health": line[-1]})
@@ -135,20 +134,19 @@ def _that_fit(rows: list[dict[str, Any]], width: int) -> list[str]:
     return names
 
 
-def _lines(state: RunState) -> list[list[Any]]:
+def _lines(state: RunState) -> list[tuple[RankState | None, list[Any]]]:
     from rich.text import Text
 
     from holdfast.cli.screen import health_style
 
     if not state.ranks:
         word = Text(_with_reason(state.health, state.reason), style=health_style(state.health))
-        return [[Text(state.name), *[Text("–")] * (len(_COLUMNS) - 2), word]]
-    if len(state.ranks) <= _MANY:
-        return [_line(state, rank, first=index == 0) for index, rank in enumerate(state.ranks)]
+        return [(None, [Text(state.name), *[Text("–")] * (len(_COLUMNS) - 2), word])]
     first, *others = state.ranks
-    odd = [rank for rank in others if rank.health != first.health][:_SHOWN]
-    lines = [_line(state, rank, first=index == 0) for index, rank in enumerate([first, *odd])]
-    return [*lines, _summary([rank for rank in others if rank not in odd])]
+    many = len(state.ranks) > _MANY
+    shown = [rank for rank in others if rank.health != first.health][:_SHOWN] if many else others
+    lines = [(rank, _line(state, rank, first=rank is first)) for rank in (first, *shown)]
+    return [*lines, (None, _summary([rank for rank in others if rank not in shown]))] if many else lines
 
 
 def _line(state: RunState, rank: RankState, *, first: bool) -> list[Any]:

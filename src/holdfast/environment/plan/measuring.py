@@ -85,7 +85,7 @@ def _first(request: MeasuredTraining, tell: Tell) -> Measured:
     if not measured.batch:
         raise UsageError(
             "the batches do not come from a DataLoader, so their size cannot be changed.",
-            fix="name a factory: package.module:make",
+            fix="write a function that returns a model and one batch, and name it: holdfast plan train:make",
         )
     return measured
 
@@ -120,7 +120,7 @@ def _points(
         if smaller is not None and smaller.batch == first.batch:
             raise UsageError(
                 "the DataLoader ignores batch_size (a batch_sampler?): its batches have one size.",
-                fix="name a factory: package.module:make",
+                fix="write a function that returns a model and one batch, and name it: holdfast plan train:make",
             )
         if smaller is not None:
             points.insert(0, Point(batch=smaller.batch, peak=smaller.peak))
