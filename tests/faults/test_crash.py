@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from holdfast_run import HOLDFAST, PYTHON, VICTIMS, environment, run, start, typed, wait_until
 
+from holdfast.probe.alive import lives
 from holdfast.signals.pulse import read_file
 
 FALTERS = str(VICTIMS / "falters.py")
@@ -125,3 +127,15 @@ def test_a_run_that_somebody_ended_says_so_in_diagnose_and_nothing_is_wrong_with
     assert process.wait(60) == 143
     shown = typed("diagnose", "a", folder=tmp_path)
     assert shown.returncode == 0 and "ended by SIGTERM after step" in shown.stdout
+
+
+def test_a_run_that_was_killed_together_with_holdfast_is_said_to_be_gone(tmp_path: Path) -> None:
+    process = start(tmp_path, "--name", "a", PYTHON, FALTERS, "none", "0", "--steps", "20000")
+    wait_until(lambda: (pulse := read_file(tmp_path / "runs/a/rank-0/pulse")) is not None and pulse.steps > 5)
+    trained = json.loads((tmp_path / "runs/a/run.json").read_text())["pid"]
+    process.kill()
+    os.kill(trained, signal.SIGKILL)
+    process.wait(60)
+    wait_until(lambda: lives({"pid": trained, "host": socket.gethostname()}) is False)
+    shown = typed("diagnose", "a", folder=tmp_path)
+    assert shown.returncode == 1 and "gone without a trace" in shown.stdout and "after step" in shown.stdout

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from functools import partial
+from typing import Any
 
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.checkup import HEALTHY, Checkup, check_up
@@ -10,6 +12,7 @@ from holdfast.diagnosis.earlier import last_good
 from holdfast.diagnosis.run_follower import findings_of
 from holdfast.logs.holdfast_run import read_run
 from holdfast.probe.control_client import listening
+from holdfast.probe.state import read_state
 from holdfast.signals.curves import Curves
 from holdfast.signals.run_folder import RunFolder
 
@@ -30,8 +33,24 @@ def check_up_run(run: RunFolder, curves: Curves | None = None, *, compare: bool 
     earlier = partial(last_good, run, _is_healthy) if compare else None
     curves = read_run(run) if curves is None else curves
     return check_up(
-        curves, seen=[*seen, *findings_of(run)], around=rows, name=run.name, live=bool(listening(run)), earlier=earlier
+        curves,
+        seen=[*seen, *findings_of(run), *_gone(run, rows)],
+        around=rows,
+        name=run.name,
+        live=bool(listening(run)),
+        earlier=earlier,
     )
+
+
+def _gone(run: RunFolder, rows: list[dict[str, Any]]) -> list[Finding]:
+    """That a run of this machine is gone, and what watched it too: nobody was left to say so."""
+    info = run.info()
+    if info.get("ended") is not None or not info.get("supervisor") or info.get("host") != socket.gethostname():
+        return []
+    state = read_state(run, rows=rows)
+    step = max((rank.step for rank in state.ranks if rank.step is not None), default=0)
+    evidence = {"ended": "its process and Holdfast's are gone without a trace (killed together, or the machine went down)"}
+    return [] if state.alive else [Finding("process-died", step=step, severity="critical", evidence=evidence)]
 
 
 def _is_healthy(run: RunFolder) -> bool:

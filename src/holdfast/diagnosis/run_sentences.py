@@ -194,7 +194,8 @@ def ended(finding: Finding) -> str:
     grown = ""
     if evidence.get("memory_last", 0) > 1.2 * evidence.get("memory_first", 0) > 0:
         grown = f"; its memory grew from {size(evidence['memory_first'])} to {size(evidence['memory_last'])}"
-    return f"{evidence['ended']} after step {finding.step:,} (exit {evidence['exit_code']}){error}{grown}"
+    code = f" (exit {evidence['exit_code']})" if "exit_code" in evidence else ""  # a lost node has none
+    return f"{evidence['ended'].rstrip('.')} after step {finding.step:,}{code}{error}{grown}"
 
 
 SENTENCES: dict[str, Callable[[Finding], str]] = {

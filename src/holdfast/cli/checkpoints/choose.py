@@ -90,7 +90,8 @@ def decide(folder: Path | None, metric: str | None, lower_is_better: bool | None
     candidates = [one if one.step is not None else replace(one, noted_step=about.get(one.path.resolve())) for one in candidates]
     read = history_of_run(run) if run is not None else read_history(home, paths, newest=_newest(candidates))
     history = _with_metric(complete(read, candidates, better), metric, lower_is_better)
-    return weigh(candidates, history, folder=as_typed(new_folder(home)), better=better), run
+    beside = None if run is not None and str(home.resolve()) == run.info().get("cwd") else as_typed(new_folder(home))
+    return weigh(candidates, history, folder=beside, better=better), run
 
 
 def _newest(candidates: list[Candidate]) -> dict[Unit, int]:

@@ -69,10 +69,10 @@ class Loader:
     def note_batch(self, iterator: Any, batch: Any, seconds: float, *, evaluating: bool = False) -> None:
         """Count one batch that was drawn with gradients on."""
         num_drawn, dataset = getattr(iterator, "_num_yielded", 0), getattr(iterator, "_dataset", None)
-        samples, is_first = count_samples(batch), num_drawn == 1
+        samples, is_first, is_another = count_samples(batch), num_drawn == 1, False
         reference = weakref.ref(iterator) if iterator is not None else None
         if (is_gone(self._dataset) or (self._joins_late and self._dataset is None)) and not evaluating:
-            self._dataset, self._length = weak_reference(dataset), _num_batches(iterator)
+            self._dataset, self._length, is_another = weak_reference(dataset), _num_batches(iterator), True
         if is_first:
             self._forget_pass(dataset)
         self._drawn.append(_Draw(id(dataset), weak_reference(dataset), reference, samples, seconds))
@@ -82,7 +82,7 @@ class Loader:
             self._waited_since_row += seconds
         if is_main:
             self.samples += samples
-            if is_first or self.epoch is None:
+            if is_first or is_another or self.epoch is None:  # the one before it may outlive its pass by a few steps
                 self.epoch = self._next_epoch
                 self._iterator = reference
                 self._length = _num_batches(iterator)

@@ -64,6 +64,21 @@ def test_a_dataset_that_is_made_anew_for_each_pass_counts_epochs() -> None:
     assert epochs == [0, 0, 1, 1, 1, 2, 2, 2]
 
 
+def test_a_dataset_that_outlives_its_pass_for_a_moment_ends_its_epoch_all_the_same() -> None:
+    loader = Loader()
+    held = data()
+    drawing = Drawing(loader, held)
+    drawing.draw()
+    loader.begin()
+    while drawing.draw():
+        pass
+    drawing = Drawing(loader, data())
+    drawing.draw()
+    del held
+    drawing.draw()
+    assert loader.epoch == 1
+
+
 def test_a_look_at_one_batch_before_the_training_is_none_of_it() -> None:
     loader = Loader()
     drawing = Drawing(loader, data())
