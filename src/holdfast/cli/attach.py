@@ -156,6 +156,6 @@ def _tell(answers: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(answers))
         return
-    for one in answers:
-        print(f"in process {one['pid']}: {_STATE_WORDS[one['state']]}", file=sys.stderr)
+    for answer in answers:
+        print(f"in process {answer['pid']}: {_STATE_WORDS[answer['state']]}", file=sys.stderr)
     print(answers[0]["folder"])

@@ -96,9 +96,9 @@ def as_object(report: Report) -> dict[str, Any]:
         "time": report.when,
         "over": report.over,
         "verdict": asdict(report.verdict),
-        "processes": [asdict(one) for one in report.stacks],
+        "processes": [asdict(stack) for stack in report.stacks],
         "since": report.before,
-        "changes": [asdict(one) for one in report.changes],
+        "changes": [asdict(change) for change in report.changes],
         "kept": report.kept,
     }
     answer: dict[str, Any] = for_json(row)

@@ -184,8 +184,8 @@ def _show(result: SuiteResult) -> None:
 
 def _say_where(result: SuiteResult) -> None:
     """The runs that are worth a look."""
-    bad = [(one.fault, one.run) for one in result.scores if not one.good and one.run]
-    bad += [("no fault", one.run) for one in result.controls if one.false_alarms and one.run]
+    bad = [(score.fault, score.run) for score in result.scores if not score.good and score.run]
+    bad += [("no fault", control.run) for control in result.controls if control.false_alarms and control.run]
     for name, run in dict.fromkeys(bad):
         print(f"look at it ({name}): holdfast diagnose {_shown(run)}", file=sys.stderr)
 

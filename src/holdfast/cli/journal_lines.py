@@ -22,7 +22,7 @@ class JournalLines:
         self.run, self.kind = run, kind
         started = run.info().get("started")
         self.started = float(started) if isinstance(started, (int, float)) else None
-        self.ranks = len({one.rank for one in run.recordings()})
+        self.ranks = len({recording.rank for recording in run.recordings()})
         self._widths = [8, 0, 8, 0, 9]
 
     def wanted(self, entry: Any) -> bool:

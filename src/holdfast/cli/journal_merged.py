@@ -27,12 +27,12 @@ class MergedJournalLines(JournalLines):
         from holdfast.probe.journal import Folding
 
         events = []
-        several = len({one["run"] for one in journals}) > 1
-        for one in journals:
-            label = f"{one['host']} {one['run']}" if several else str(one["host"])
-            for event in Folding(one["rows"]).events:
+        several = len({journal["run"] for journal in journals}) > 1
+        for journal in journals:
+            label = f"{journal['host']} {journal['run']}" if several else str(journal["host"])
+            for event in Folding(journal["rows"]).events:
                 if self.wanted(event):
-                    self._whose[id(event)] = (label, int(one["ranks"]))
+                    self._whose[id(event)] = (label, int(journal["ranks"]))
                     events.append(event)
         return sorted(events, key=lambda event: event.time or 0.0)
 
@@ -51,14 +51,18 @@ def print_merged(cluster: Cluster, *, as_json: bool, kind: str | None, last: int
     if as_json:
         from holdfast.diagnosis.event_words import row_for_json
 
-        rows = [{"host": one["host"], "run": one["run"], **row_for_json(row)} for one in journals for row in one["rows"]]
+        rows = [
+            {"host": journal["host"], "run": journal["run"], **row_for_json(row)}
+            for journal in journals
+            for row in journal["rows"]
+        ]
         rows = sorted((row for row in rows if journal_lines.wanted(row)), key=lambda row: _time(row))
         print(json.dumps(rows[-(last or 0) :], ensure_ascii=False))
     elif events := journal_lines.events(journals)[-(last or 0) :]:
         print_lines(journal_lines, events)
     else:
         print(f"no {kind} in any journal" if kind else "nothing in any journal", file=sys.stderr)
-    every = (row for one in journals for row in one["rows"])
+    every = (row for journal in journals for row in journal["rows"])
     return int(any(row.get("kind") == "finding" and row.get("severity") == "critical" for row in every))
 
 
@@ -70,7 +74,12 @@ def journals_of(cluster: Cluster) -> list[dict[str, Any]]:
     for run in cluster.here:
         host = run.info().get("host") or socket.gethostname()
         every.append(
-            {"host": host, "run": run.name, "ranks": len({one.rank for one in run.recordings()}), "rows": list(run.journal)}
+            {
+                "host": host,
+                "run": run.name,
+                "ranks": len({recording.rank for recording in run.recordings()}),
+                "rows": list(run.journal),
+            }
         )
     chosen = {str(one): runs for one, runs in without_doubles(cluster)}
     for _, journals in cluster.ask(lambda one: one.remote.get("/v1/journal", run=chosen[str(one)]) if str(one) in chosen else []):

@@ -50,8 +50,8 @@ def _launcher(verb: Callable[..., None], **defaults: str) -> Callable[..., None]
     """A verb with its own options and the shared ones; it is called with a `Launch` and its own."""
     own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
     shared = [
-        one.replace(default=defaults.get(one.name, one.default))
-        for one in inspect.signature(_common, eval_str=True).parameters.values()
+        parameter.replace(default=defaults.get(parameter.name, parameter.default))
+        for parameter in inspect.signature(_common, eval_str=True).parameters.values()
     ]
 
     @functools.wraps(verb)

@@ -41,23 +41,23 @@ def change_all(
 
 def finish(answers: Sequence[RankAnswer], *, as_json: bool, words: Any = None) -> None:
     """Show each rank's answer; exit code 1 if one failed, 2 if none could be reached."""
-    if all(one.closed is not None for one in answers):
-        closed = next(one.closed for one in answers if one.closed is not None)
+    if all(answer.closed is not None for answer in answers):
+        closed = next(answer.closed for answer in answers if answer.closed is not None)
         raise ControlUnreachable(closed.problem, fix=closed.fix)
     if as_json:
         _as_json(answers)
     else:
         _show_all(answers, words)
-    if any(one.answer.get("ran") is False for one in answers):
+    if any(answer.answer.get("ran") is False for answer in answers):
         raise typer.Exit(2)
-    if not all(one.ok for one in answers):
+    if not all(answer.ok for answer in answers):
         raise typer.Exit(1)
 
 
 def _as_json(answers: Sequence[RankAnswer]) -> None:
     from holdfast.probe.far_rank import whose
 
-    rows = [{**whose(one.recording), **one.answer} for one in answers]
+    rows = [{**whose(answer.recording), **answer.answer} for answer in answers]
     print(json.dumps(rows[0] if len(rows) == 1 else rows, ensure_ascii=False))
 
 
@@ -66,7 +66,7 @@ def _show_all(answers: Sequence[RankAnswer], words: Any) -> None:
     from holdfast.probe.far_rank import name_of
 
     first = answers[0].answer
-    alike = all({**one.answer, "number": 0} == {**first, "number": 0} for one in answers)
+    alike = all({**answer.answer, "number": 0} == {**first, "number": 0} for answer in answers)
     for one in answers[:1] if alike else answers:
         _show(
             one,

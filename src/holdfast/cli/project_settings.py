@@ -41,7 +41,7 @@ def in_force(option_names: Sequence[str], environment: Mapping[str, str] = os.en
     for option in option_names if "HOLDFAST_RUN" not in environment else ():  # in a run they are those of its own
         variable = f"HOLDFAST_{option.strip('-').replace('-', '_').upper()}"
         if option[2:] not in _NOT_HERE and (text := environment.get(variable)):
-            settings[option] = [f"{option}={one}" for one in text.splitlines()], variable
+            settings[option] = [f"{option}={line}" for line in text.splitlines()], variable
     return settings
 
 

@@ -145,6 +145,7 @@ def _lines(state: RunState) -> list[tuple[RankState | None, list[Any]]]:
     first, *others = state.ranks
     many = len(state.ranks) > _MANY
     shown = [rank for rank in others if rank.health != first.health][:_SHOWN] if many else others
+    lines: list[tuple[RankState | None, list[Any]]]
     lines = [(rank, _line(state, rank, first=rank is first)) for rank in (first, *shown)]
     return [*lines, (None, _summary([rank for rank in others if rank not in shown]))] if many else lines
 

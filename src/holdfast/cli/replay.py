@@ -48,7 +48,7 @@ def replay(
     folder = resolve(one_of(run, target))
     for saved in choose(folder, step, rank)[:_RANKS]:
         of_rank = f" (rank {saved.rank})" if saved.rank else ""
-        print(f"replaying step {saved.step} of {folder.name}{of_rank}: running its command again …", file=sys.stderr)
+        print(f"replaying step {saved.step:,} of {folder.name}{of_rank}: running its command again …", file=sys.stderr)
         answer = run_again(folder, saved, timeout=timeout)
         if answer.get("found"):
             break
@@ -79,7 +79,7 @@ def show(name: str, saved: SavedStep, facts: dict[str, Any], answer: dict[str, A
 
     console = output()
     of_rank = f", rank {saved.rank}" if saved.rank else ""
-    console.print(Text.assemble((f"step {saved.step}", "bold"), f" of {name}{of_rank}, on {_which_batch(facts)}"))
+    console.print(Text.assemble((f"step {saved.step:,}", "bold"), f" of {name}{of_rank}, on {_which_batch(facts)}"))
     if str(answer.get("input")) not in ("finite", "unknown"):
         console.print(Text(f"the batch itself is not finite: {answer['input']}", style="bold red"))
         if facts.get("bad_samples"):

@@ -82,7 +82,7 @@ def _cost(request: RepeatedTraining) -> float:
 
 def _row(result: ReproResult, cost: float | None) -> dict[str, object]:
     difference = result.pair.difference
-    reasons = [{"code": one.code, "because": one.because, "fix": one.fix} for one in result.reasons]
+    reasons = [{"code": reason.code, "because": reason.because, "fix": reason.fix} for reason in result.reasons]
     return {
         "same": difference is None,
         "steps": result.pair.steps,
@@ -113,4 +113,4 @@ def _where(difference: Difference) -> str:
     name = "" if difference.stage in ("loss", "steps") else f" {difference.name}".rstrip()
     order = {True: ", the same samples in a different order", False: ", other samples or other values", None: ""}
     drawn = f"; the random state of {' and '.join(difference.generators)} differed" if difference.generators else ""
-    return f"at step {difference.step} {stage}{name} differs{order[difference.same_samples]}{drawn}"
+    return f"at step {difference.step:,} {stage}{name} differs{order[difference.same_samples]}{drawn}"

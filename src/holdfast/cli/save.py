@@ -48,10 +48,10 @@ def save(
     runs += [last] if last and path is None else []
     request = {"do": "save", "path": str(path.absolute()) if path is not None else None}
     answers = change_all(all_of(runs, target), request, seconds=seconds)
-    for one in answers:
-        if one.ok and one.answer.get("writes") and not isinstance(one.recording, FarRank):
-            _verify(one.answer)
-    written = [one for one in answers if not one.ok or one.answer.get("writes")] or answers
+    for answer in answers:
+        if answer.ok and answer.answer.get("writes") and not isinstance(answer.recording, FarRank):
+            _verify(answer.answer)
+    written = [answer for answer in answers if not answer.ok or answer.answer.get("writes")] or answers
     finish(written, as_json=as_json)
 
 

@@ -149,8 +149,8 @@ def _changes(report: Report) -> Text:
     """What moved since stacks were taken the last time."""
     assert report.before is not None
     clock = time.strftime("%H:%M:%S", time.localtime(report.before))
-    moved = [one for one in report.changes if one.moved]
-    still = [one.role for one in report.changes if not one.moved]
+    moved = [change for change in report.changes if change.moved]
+    still = [change.role for change in report.changes if not change.moved]
     words = []
     if still:
         words.append(f"{_some(still)} {'has' if len(still) == 1 else 'have'} not moved")

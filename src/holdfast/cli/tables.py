@@ -30,7 +30,7 @@ def tables(runs: RunNames = None, target: Targets = None, everything: AllRuns = 
     cluster = find(all_of(runs, target), everything=everything)
     infos = describe_cluster(cluster)
     if as_json:
-        print(json.dumps([asdict(one) for one in infos], ensure_ascii=False))
+        print(json.dumps([asdict(info) for info in infos], ensure_ascii=False))
     else:
         _show(infos)
     end(cluster)
@@ -41,8 +41,8 @@ def _show(infos: list[TableInfo]) -> None:
     from holdfast.cli.output import output
 
     console = output()
-    for one in infos:
-        _print(console, one)
+    for info in infos:
+        _print(console, info)
 
 
 def _print(console: Console, one: TableInfo) -> None:

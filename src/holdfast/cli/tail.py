@@ -126,7 +126,7 @@ class Followed:
         self._feed = Feed(self.reader)
         self._before = self._feed.folding.events[-_LOOK_BACK:]
 
-    def look(self, **wanted: int) -> Glance:
+    def look(self, **wanted: Any) -> Glance:
         """The current state of the run."""
         from holdfast.probe.glance import look
         from holdfast.signals.run_folder import RunFolder

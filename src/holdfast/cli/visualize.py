@@ -112,13 +112,13 @@ def _show(drawn: Drawn) -> None:
     from holdfast.cli.checkpoints.layout import name_of, page
 
     console = page()
-    severities = {mark.code: mark.severity for one in drawn.samples for mark in reversed(one.marks)}
+    severities = {mark.code: mark.severity for sample in drawn.samples for mark in reversed(sample.marks)}
     styles = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
     width = max(map(len, drawn.by_finding), default=0)
     for code, count in drawn.by_finding.items():
         line = Text(severities[code].ljust(10), styles[severities[code]]).append(f"{code:{width}}  ", "bold")
         console.print(line.append(f"{count:,} drawn", "not bold default"), soft_wrap=True)
-    others = sum(not one.marks for one in drawn.samples)
+    others = sum(not sample.marks for sample in drawn.samples)
     if others:
         console.print(Text(f"{'':10}{others:,} drawn without a finding, of all splits and classes (seed {drawn.wish.seed})"))
     for note in drawn.notes:

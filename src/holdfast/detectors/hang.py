@@ -85,12 +85,14 @@ def suspects(standings: Sequence[Standing], limits: Limits) -> list[Suspect]:
 
     While one rank evaluates, saves or compiles within its limit, the others may wait for it. A stopped process is asleep.
     """
-    if any(one.state in STOPPED for one in standings):
+    if any(standing.state in STOPPED for standing in standings):
         return []
-    suspected = [Suspect(one, limit) for one in standings if one.silent > (limit := limit_of(one, limits))]
-    if any(one.phase in (*EXCUSED, "paused") and one.silent <= limit_of(one, limits) for one in standings):
+    suspected = [Suspect(standing, limit) for standing in standings if standing.silent > (limit := limit_of(standing, limits))]
+    if any(standing.phase in (*EXCUSED, "paused") and standing.silent <= limit_of(standing, limits) for standing in standings):
         suspected = [
-            Suspect(one, limit, early=True) for one in standings if one.silent > (limit := _longer_than_ever(one, limits))
+            Suspect(standing, limit, early=True)
+            for standing in standings
+            if standing.silent > (limit := _longer_than_ever(standing, limits))
         ]
     return sorted(suspected, key=lambda one: -one.standing.silent)
 

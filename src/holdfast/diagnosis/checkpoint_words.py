@@ -42,11 +42,11 @@ def evidence_words(evidence: Mapping[str, Any], *, brief: bool = False) -> Itera
         yield _file(evidence.get("path") or evidence.get("folder"))
     tensors, count = evidence.get("tensors"), whole_number(evidence.get("bad_tensors"))
     if isinstance(tensors, list) and tensors and not brief:
-        named = ", ".join(_tensor(one) for one in tensors[:_NAMED] if isinstance(one, dict))
+        named = ", ".join(_tensor(tensor) for tensor in tensors[:_NAMED] if isinstance(tensor, dict))
         yield f"{named} and {count - _NAMED} more" if count is not None and count > _NAMED else named
     suspects = evidence.get("suspects")
     if isinstance(suspects, list) and suspects:
-        yield f"probably not restored: {', '.join(plain(str(one)).replace('-', ' ') for one in suspects)}"
+        yield f"probably not restored: {', '.join(plain(str(suspect)).replace('-', ' ') for suspect in suspects)}"
     if evidence.get("note"):
         yield plain(str(evidence["note"]))
 

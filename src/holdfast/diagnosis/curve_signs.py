@@ -138,7 +138,7 @@ def _of_gradients(curves: Curves, since: int, until: int) -> float:
 
 
 def _named(curves: Curves, name: str) -> Curve | None:
-    return next((one.finite() for one in curves.curves if one.name == name), None)
+    return next((curve.finite() for curve in curves.curves if curve.name == name), None)
 
 
 def _of_losses(curves: Curves) -> Iterable[Sign]:

@@ -61,7 +61,7 @@ def finding_of(ended: Ended, **more: Any) -> Finding:
 
 
 def _code(ended: Ended, name: str | None) -> str:
-    pages = [one.text.page for one in ended.search.matches if one.text.kind >= FOLLOWS and not _disproved(one, ended)]
+    pages = [match.text.page for match in ended.search.matches if match.text.kind >= FOLLOWS and not _disproved(match, ended)]
     if ended.killed_for_memory and (ended.number == signal.SIGKILL or "loader-stall" in pages or "host-out-of-memory" in pages):
         return "host-out-of-memory"
     if ended.number == signal.SIGABRT and (code := _error_before_abort(ended.search)) is not None:

@@ -159,10 +159,10 @@ def _decoded(file: BinaryIO) -> Iterator[str]:
 def _ranked(matches: Iterable[Match]) -> Iterator[Match]:
     """The most important first, each page once."""
     pages: set[str] = set()
-    for one in sorted(matches, key=lambda one: (-one.text.kind, -one.number)):
-        if one.text.page not in pages:
-            pages.add(one.text.page)
-            yield one
+    for match in sorted(matches, key=lambda match: (-match.text.kind, -match.number)):
+        if match.text.page not in pages:
+            pages.add(match.text.page)
+            yield match
 
 
 def unknown_comes_first(answer: Answer) -> bool:

@@ -64,7 +64,7 @@ def sentence(event: Event, *, brief: bool = False) -> str:
 
 def live_line(event: Event, reflex: Event | None = None, *, ranks: int = 1) -> str:
     """The line that `tail` writes; `reflex` is what was done about a finding on the spot."""
-    at = f"step {event.step}  " if event.step is not None else ""
+    at = f"step {event.step:,}  " if event.step is not None else ""
     severity = "" if event.kind != "finding" or event.severity == "critical" else f"{word(event)}: "
     whom = rank_words(event, ranks)
     text = _with_reflex(event, reflex) if reflex is not None else sentence(event, brief=True)
@@ -101,7 +101,7 @@ def rank_words(event: Event, ranks: int) -> str:
 
 def step_words(event: Event) -> str:
     """The step, if it has one."""
-    return f"step {event.step}" if event.step is not None else ""
+    return f"step {event.step:,}" if event.step is not None else ""
 
 
 def _on_the_spot(action: Event, finding: Event) -> bool:
@@ -244,7 +244,7 @@ def _names(entries: Any) -> list[str]:
     """Codes, from a list of codes or of objects that hold one."""
     if not isinstance(entries, list):
         return [value(entries)] if entries else []
-    return [value(one.get("code", one) if isinstance(one, dict) else one) for one in entries]
+    return [value(entry.get("code", entry) if isinstance(entry, dict) else entry) for entry in entries]
 
 
 def _other(event: Event) -> str:

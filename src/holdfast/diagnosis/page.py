@@ -71,7 +71,9 @@ def _groups(curves: Curves) -> dict[str, list[Curve]]:
 
 
 def _episode(number: int, episode: Episode, curves: Curves) -> str:
-    items = "".join(f"<li><code>{_text(one.code)}</code> {_text(sentence(one, curves))}</li>" for one in episode.findings)
+    items = "".join(
+        f"<li><code>{_text(finding.code)}</code> {_text(sentence(finding, curves))}</li>" for finding in episode.findings
+    )
     causes = "".join(_cause(ranked) for ranked in episode.diagnoses[:3])
     return f"<h3>{number}. {_text(episode.findings[0].code)}</h3><ul>{items}</ul>{causes}"
 

@@ -38,7 +38,7 @@ class RanksFollower:
 
     def read(self) -> Iterator[Finding]:
         """What is found in the rows since the last call. Ranks are read side by side, or those of thousands would not fit."""
-        while unread := [one for one in self._ranks if one.has_rows()]:
+        while unread := [rank for rank in self._ranks if rank.has_rows()]:
             horizon = min(int(one.rows["step"][-1]) for one in unread)
             for one in unread:
                 rows = one.rows_until(horizon)
@@ -72,7 +72,7 @@ class SetupFollower:
 
     def read(self, step: int = 0) -> Iterator[Finding]:
         """What is found now and was not reported yet."""
-        num_new = sum(self._read(one) for one in self._recordings)
+        num_new = sum(self._read(recording) for recording in self._recordings)
         if num_new == 0 or len(self._setups) < len(self._recordings):
             return
         for finding in ranks_differ(self._setups, step=step):

@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 def described(run: RunFolder) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The saved batches of a run, newest first: the file, and what is beside it in words."""
-    found = sorted((path for one in run.recordings() for path in one.path.glob("batches/step-*.json")), reverse=True)
+    found = sorted((path for recording in run.recordings() for path in recording.path.glob("batches/step-*.json")), reverse=True)
     for path in found[:_BATCHES]:
         try:
             facts = json.loads(path.read_text(encoding="utf-8"))

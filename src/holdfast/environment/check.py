@@ -75,7 +75,7 @@ def skipped(message: str, **evidence: Any) -> Verdict:
 
 def together(verdicts: Iterable[Verdict]) -> Verdict:
     """Several answers as one: as bad as the worst, which alone is said if it is worse than a note."""
-    ordered = sorted(verdicts, key=lambda one: -LEVELS.index(one.level))
+    ordered = sorted(verdicts, key=lambda verdict: -LEVELS.index(verdict.level))
     worst = ordered[0].level
     reported = [one for one in ordered if one.level == worst or one.level in (WARNING, PROBLEM)]
     evidence = {key: value for one in reversed(ordered) for key, value in one.evidence.items()}

@@ -93,8 +93,8 @@ def break_even(eager: Measured, mode: Measured) -> int | None:
 
 def advice(all_modes: list[Measured]) -> list[tuple[int, str]]:
     """From which number of steps on which mode is the quickest in all, compiling included. Begins with eager at 0."""
-    eager = next(one for one in all_modes if one.mode == EAGER)
-    paying = [one for one in all_modes if one.mode != EAGER and break_even(eager, one) is not None]
+    eager = next(mode for mode in all_modes if mode.mode == EAGER)
+    paying = [mode for mode in all_modes if mode.mode != EAGER and break_even(eager, mode) is not None]
     chosen: list[tuple[int, str]] = [(0, EAGER)]
     current, at = eager, 0
     while True:

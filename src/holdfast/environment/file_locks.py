@@ -29,7 +29,7 @@ def holders(file: Path) -> list[Holder]:
     locking = {pid for pid, inode in _write_locks() if inode in inodes}
     opened = set(_opened_by({str(path.resolve()) for path in _companions(file)}))
     processes = [Holder(pid, _command(pid), pid in locking) for pid in sorted(opened | locking)]
-    return sorted(processes, key=lambda one: not one.writes)
+    return sorted(processes, key=lambda process: not process.writes)
 
 
 def _companions(file: Path) -> list[Path]:

@@ -50,7 +50,7 @@ def installed(folders: list[str] | None = None) -> dict[str, Package]:
         if name in TRAINING and name not in requires:
             requires[name] = tuple(package.requires or ())
     return {
-        name: Package(name, first, requires.get(name, ()), tuple(dict.fromkeys(one for one in others if one != first)))
+        name: Package(name, first, requires.get(name, ()), tuple(dict.fromkeys(other for other in others if other != first)))
         for name, (first, *others) in versions.items()
     }
 

@@ -24,26 +24,26 @@ def as_rows(answers: Iterable[Answer]) -> list[dict[str, Any]]:
     """One row for each check."""
     return [
         {
-            "check": one.check.name,
-            "verdict": one.verdict.level,
-            "message": one.verdict.message,
-            "evidence": dict(one.verdict.evidence),
-            "fixes": [{"text": fix.words, "commands": list(fix.commands)} for fix in one.verdict.fixes],
-            "seconds": round(one.seconds, 3),
+            "check": answer.check.name,
+            "verdict": answer.verdict.level,
+            "message": answer.verdict.message,
+            "evidence": dict(answer.verdict.evidence),
+            "fixes": [{"text": fix.words, "commands": list(fix.commands)} for fix in answer.verdict.fixes],
+            "seconds": round(answer.seconds, 3),
         }
-        for one in answers
+        for answer in answers
     ]
 
 
 def failed_checks(answers: Iterable[Answer]) -> list[Answer]:
     """Problems first, then warnings."""
-    wrong = [one for one in answers if one.verdict.level in (PROBLEM, WARNING)]
+    wrong = [answer for answer in answers if answer.verdict.level in (PROBLEM, WARNING)]
     return sorted(wrong, key=lambda one: one.verdict.level != PROBLEM)
 
 
 def count(answers: Iterable[Answer], level: str) -> int:
     """How many checks came out so."""
-    return sum(one.verdict.level == level for one in answers)
+    return sum(answer.verdict.level == level for answer in answers)
 
 
 def text_report(answers: Sequence[Answer], environment: Mapping[str, str] = os.environ) -> str:
@@ -55,8 +55,8 @@ def text_report(answers: Sequence[Answer], environment: Mapping[str, str] = os.e
         *_variables(environment),
         "",
     ]
-    for one in answers:
-        lines += [f"{one.verdict.level:<8} {one.check.name:<14} {one.verdict.message}", *_below(one.verdict)]
+    for answer in answers:
+        lines += [f"{answer.verdict.level:<8} {answer.check.name:<14} {answer.verdict.message}", *_below(answer.verdict)]
     return mask("\n".join(lines) + "\n", environment)
 
 

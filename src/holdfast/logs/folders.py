@@ -108,4 +108,6 @@ def _is_mlruns(folder: Path) -> bool:
     """The file store, or an experiment in it."""
     if not (folder / "meta.yaml").is_file() and folder.name != "mlruns":
         return False
-    return any(mlflow_store.is_run_folder(path) for one in _subfolders(folder) for path in (one, *_subfolders(one)))
+    return any(
+        mlflow_store.is_run_folder(path) for subfolder in _subfolders(folder) for path in (subfolder, *_subfolders(subfolder))
+    )

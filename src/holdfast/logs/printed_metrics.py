@@ -31,11 +31,11 @@ def metrics_in(lines: Iterable[str]) -> list[Metric]:
     """
     rows = [(row, list(_of_row(row))) for row in read_text(lines)]
     newest = next((row["epoch"] for row, _ in reversed(rows) if "epoch" in row), None)
-    times = Counter(one.name for _, metrics in rows for one in metrics)
+    times = Counter(metric.name for _, metrics in rows for metric in metrics)
     later: Counter[str] = Counter()
     found: list[Metric] = []
     for row, metrics in reversed(rows):
-        kept = [one for one in metrics if times[one.name] > 1 or not any(times[name] > 1 for name in later)]
+        kept = [metric for metric in metrics if times[metric.name] > 1 or not any(times[name] > 1 for name in later)]
         named = newest is not None and "epoch" in row
         back = int(newest - row["epoch"]) if named else min((later[one.name] for one in kept), default=0)  # type: ignore[operator]
         found += [one._replace(back=max(0, back)) for one in reversed(kept)]

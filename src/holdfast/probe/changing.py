@@ -78,7 +78,9 @@ def change_ranks(recordings: Sequence[Rank], request: Request, *, seconds: float
             request = _numbered(recordings, request)
         return _ask_each(recordings, request, 2 * seconds + _SPARE)
     answers = _together(recordings, request, _AHEAD_SECONDS)
-    if any(one.answer.get("late") or one.answer.get("withdrawn") for one in answers) and not any(one.ok for one in answers):
+    if any(answer.answer.get("late") or answer.answer.get("withdrawn") for answer in answers) and not any(
+        answer.ok for answer in answers
+    ):
         answers = _together(recordings, request, 4 * _AHEAD_SECONDS)
     return answers
 
@@ -87,9 +89,9 @@ def _together(recordings: Sequence[Rank], request: Request, ahead: float) -> lis
     request = _numbered(recordings, request)
     number = request.get("as", request.get("number"))
     states = _ask_each(recordings, {"do": "where"}, 5.0)
-    if closed := [one.closed for one in states if one.closed is not None]:
+    if closed := [state.closed for state in states if state.closed is not None]:
         raise closed[0]
-    request["at"], wait = _step_ahead([one.answer for one in states], ahead)
+    request["at"], wait = _step_ahead([state.answer for state in states], ahead)
     request["seconds"] = max(float(request["seconds"]), wait)
     with ThreadPoolExecutor(1) as pool:
         answers = pool.submit(_ask_each, recordings, request, 2 * float(request["seconds"]) + _SPARE)
@@ -142,8 +144,8 @@ def _as_answer(recording: Rank, answer: dict[str, Any] | ControlUnreachable) -> 
 def _refuse_part_of(run: RunFolder, recordings: list[Recording]) -> None:
     """A change to some of the ranks makes them differ for ever."""
     size = run.info().get("world_size")
-    ranks = {one.rank for one in run.recordings()}
-    missing = sorted(ranks - {one.rank for one in recordings})
+    ranks = {recording.rank for recording in run.recordings()}
+    missing = sorted(ranks - {recording.rank for recording in recordings})
     elsewhere = [rank for rank in missing if _lives_elsewhere(run, rank)]
     if elsewhere or (isinstance(size, int) and size > max(len(ranks), len(recordings))):
         raise ControlUnreachable(
@@ -155,5 +157,5 @@ def _refuse_part_of(run: RunFolder, recordings: list[Recording]) -> None:
 def _lives_elsewhere(run: RunFolder, rank: int) -> bool:
     from holdfast.probe.alive import lives
 
-    infos = [one.info() for one in run.recordings() if one.rank == rank]
+    infos = [recording.info() for recording in run.recordings() if recording.rank == rank]
     return any(lives(info) is None for info in infos[-1:])

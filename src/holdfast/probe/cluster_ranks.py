@@ -46,7 +46,7 @@ def crews_of(cluster: Cluster, rank: int | None = None) -> list[Crew]:
 
 def _here(run: Any, rank: int | None) -> Crew:
     size = run.info().get("world_size")
-    recorded = {one.rank for one in run.recordings()}
+    recorded = {recording.rank for recording in run.recordings()}
     return Crew(list(ranks_to_ask(run, rank)), recorded, size if isinstance(size, int) else None)
 
 
@@ -60,7 +60,7 @@ def refuse_several(cluster: Cluster) -> None:
 
 def ranks_in(crews: Sequence[Crew]) -> list[Rank]:
     """All of them, by number."""
-    return sorted((one for crew in crews for one in crew.ranks), key=lambda one: one.rank)
+    return sorted((rank for crew in crews for rank in crew.ranks), key=lambda one: one.rank)
 
 
 def refuse_part(cluster: Cluster, crews: Sequence[Crew]) -> None:
@@ -68,7 +68,7 @@ def refuse_part(cluster: Cluster, crews: Sequence[Crew]) -> None:
     for problem in cluster.problems.values():
         raise ControlUnreachable(f"{problem.problem} A change must reach every rank: nothing was changed.", fix=problem.fix)
     for job in jobs_in(crews):
-        requested = {one.rank for crew in job for one in crew.ranks}
+        requested = {rank.rank for crew in job for rank in crew.ranks}
         recorded = {number for crew in job for number in crew.recorded}
         world = max((crew.world or 0 for crew in job), default=0)
         missing = sorted((recorded | set(range(world))) - requested)
@@ -84,7 +84,7 @@ def jobs_in(crews: Sequence[Crew]) -> list[list[Crew]]:
     """Which runs are one training: those that have its ranks between them. A run that has all of its own is one by itself."""
     jobs: dict[object, list[Crew]] = defaultdict(list)
     for number, crew in enumerate(crews):
-        own = {one.rank for one in crew.ranks}
+        own = {rank.rank for rank in crew.ranks}
         complete = crew.world is None or len(own) >= crew.world
         jobs[number if complete else ("part", crew.world)].append(crew)
     return list(jobs.values())

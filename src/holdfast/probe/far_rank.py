@@ -40,12 +40,12 @@ def ask_rank(rank: Recording, request: dict[str, Any], *, seconds: float) -> Rep
 
 def ask_there(ranks: Sequence[FarRank], request: dict[str, Any], *, seconds: float) -> list[Reply]:
     """Have the server there ask ranks of one run at the same time; their answers, or in words why there is none."""
-    body = {"request": request, "ranks": [one.rank for one in ranks], "seconds": seconds}
+    body = {"request": request, "ranks": [rank.rank for rank in ranks], "seconds": seconds}
     try:
         by_rank = {one["rank"]: one for one in ranks[0].remote.post("/v1/ask", body, seconds=seconds + _SPARE, run=ranks[0].run)}
     except HoldfastError as error:
         return [ControlUnreachable(error.problem, fix=error.fix)] * len(ranks)
-    return [_reply(one, by_rank.get(one.rank, {})) for one in ranks]
+    return [_reply(rank, by_rank.get(rank.rank, {})) for rank in ranks]
 
 
 def _reply(rank: FarRank, answer: dict[str, Any]) -> Reply:
@@ -59,16 +59,16 @@ def _reply(rank: FarRank, answer: dict[str, Any]) -> Reply:
 def grouped_by_server(ranks: Iterable[Rank]) -> list[list[Rank]]:
     """Ranks that one request asks: those of a run behind the same server; each rank of this machine by itself."""
     groups: dict[Any, list[Rank]] = {}
-    for one in ranks:
-        key = (str(one.remote), one.run) if isinstance(one, FarRank) else one
-        groups.setdefault(key, []).append(one)
+    for rank in ranks:
+        key = (str(rank.remote), rank.run) if isinstance(rank, FarRank) else rank
+        groups.setdefault(key, []).append(rank)
     return list(groups.values())
 
 
 def ask_group(ranks: Sequence[Rank], request: dict[str, Any], *, seconds: float) -> list[Reply]:
     """Ask a group of `grouped_by_server`."""
-    far = [one for one in ranks if isinstance(one, FarRank)]
-    near = [one for one in ranks if not isinstance(one, FarRank)]
+    far = [rank for rank in ranks if isinstance(rank, FarRank)]
+    near = [rank for rank in ranks if not isinstance(rank, FarRank)]
     return ask_there(far, request, seconds=seconds) if far else [ask_rank(one, request, seconds=seconds) for one in near]
 
 
@@ -86,7 +86,7 @@ def whose(rank: Rank) -> dict[str, Any]:
 
 def common_number(ranks: Iterable[Rank]) -> int:
     """One number for a change to all of these ranks, new in every run that they belong to. Raises OSError or HoldfastError."""
-    runs = {(one.mark if isinstance(one, FarRank) else str(one.path.parent)): one for one in ranks}
+    runs = {(rank.mark if isinstance(rank, FarRank) else str(rank.path.parent)): rank for rank in ranks}
     taken = {key: _next(one, 0) for key, one in runs.items()}
     while behind := [key for key, number in taken.items() if number < max(taken.values())]:
         taken |= {key: _next(runs[key], max(taken.values())) for key in behind}

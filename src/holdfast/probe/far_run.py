@@ -48,7 +48,7 @@ class FarJournal:
 
 def only(answers: Sequence[Mapping[str, Any]], run: str) -> Mapping[str, Any]:
     """A server's answer about one run."""
-    mine = next((one for one in answers if one.get("run") == run), None)
+    mine = next((answer for answer in answers if answer.get("run") == run), None)
     if mine is None:
         raise NoSuchRun(f"run {run} is not served there any more.", fix="holdfast ps -t HOST:PORT lists what is")
     return mine

@@ -43,7 +43,7 @@ def rank_health(
     `over` is how the run ended, None while it runs; `usual` how long a step takes; `journal` the word that it gives.
     """
     if loss is not None and not math.isfinite(loss):
-        return "non-finite loss", f"the loss is {loss} at step {step}" + (f"; {over}" if over else "")
+        return "non-finite loss", f"the loss is {loss} at step {step:,}" + (f"; {over}" if over else "")
     if over is not None:
         return over, ""
     if not growing:
@@ -126,7 +126,7 @@ def run_health(folder_exists: bool, alive: bool, over: str | None, ranks: Sequen
     """The health of the run: that of its worst rank, or how it ended."""
     if not folder_exists:
         return "folder gone", "the run folder was removed or cannot be reached"
-    for word, reason in sorted(ranks, key=lambda one: (one[0].startswith(_MILD), one[0].startswith("resumed"))):
+    for word, reason in sorted(ranks, key=lambda rank: (rank[0].startswith(_MILD), rank[0].startswith("resumed"))):
         if word not in _WELL and word != over:
             return word, reason
     if over is not None:

@@ -37,7 +37,7 @@ class RemoteRuns:
             part = RemotePart(self, name, about)
             table.distant = [part]
             table.warnings = [f"{self.remote}: {words}" for words in part.warnings]
-            whose = {one.name for one in table.owner_fields}
+            whose = {field.name for field in table.owner_fields}
             table.schema = pa.schema([one for one in part.schema if one.name not in whose])
         return table
 

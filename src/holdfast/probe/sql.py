@@ -238,7 +238,7 @@ def explain_error(error: duckdb.Error, tables: Iterable[str], columns: Iterable[
 def nearest(name: str, names: Iterable[str], at_most: int = 3) -> list[str]:
     """Known names that look like this one, whatever their case."""
     by_lower = {one.lower(): one for one in names}
-    return [by_lower[one] for one in difflib.get_close_matches(name.lower(), by_lower, at_most, 0.55)]
+    return [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, at_most, 0.55)]
 
 
 def _unknown(kind: str, name: str, names: list[str], *, fix: str) -> UnknownName:

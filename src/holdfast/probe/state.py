@@ -93,9 +93,9 @@ class RunState:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> RunState:
         """The state again, also from another version: unknown fields of a rank are ignored."""
-        fields_of_rank = {one.name for one in fields(RankState)}
+        fields_of_rank = {field.name for field in fields(RankState)}
         ranks = [RankState(**{name: rank[name] for name in fields_of_rank & rank.keys()}) for rank in content["ranks"]]
-        return cls(**{**{one.name: content[one.name] for one in fields(cls)}, "ranks": ranks})
+        return cls(**{**{field.name: content[field.name] for field in fields(cls)}, "ranks": ranks})
 
 
 def read_state(
@@ -120,9 +120,11 @@ def read_state(
     of_rank = {rank: list(group) for rank, group in groupby(recordings, key=lambda one: one.rank)}  # they come by rank
     many = len(of_rank) > MANY_RANKS
     ranks = [
-        _brief_state(one, now, over, events) if many and one.rank >= IN_FULL else _rank_state(one, window, now, over, events)
-        for one in recordings
-        if not _superseded(one, of_rank[one.rank])
+        _brief_state(recording, now, over, events)
+        if many and recording.rank >= IN_FULL
+        else _rank_state(recording, window, now, over, events)
+        for recording in recordings
+        if not _superseded(recording, of_rank[recording.rank])
     ]
     alive = ended is None and (any(rank.alive for rank in ranks) or _supervised(info) or _led_elsewhere(run, now))
     health, reason = run_health(run.path.is_dir(), alive, over, [(rank.health, rank.reason) for rank in ranks])
@@ -142,7 +144,7 @@ def read_state(
         policy=str(info.get("policy") or "observe"),
         rules=_rules(info.get("rules")),
         num_skipped=num_skipped(events),
-        roll_backs=sum(one.is_roll_back for one in events),
+        roll_backs=sum(event.is_roll_back for event in events),
     )
 
 
@@ -307,7 +309,7 @@ def _share(part: Column, whole: Column) -> float | None:
 def _events_of(rank: int, since: Any, events: Sequence[Event]) -> list[Event]:
     """What concerns this training of the rank, and not one before it."""
     begin = _number(since) or 0.0
-    return [one for one in events if one.concerns(rank) and (one.time is None or one.time >= begin - 1.0)]
+    return [event for event in events if event.concerns(rank) and (event.time is None or event.time >= begin - 1.0)]
 
 
 def _was_skipped(rows: Mapping[str, Column], events: Sequence[Event]) -> bool:
@@ -315,7 +317,7 @@ def _was_skipped(rows: Mapping[str, Column], events: Sequence[Event]) -> bool:
     valid = measured(rows["loss"])
     steps, losses = rows["step"][valid][-_STAYS_BAD:], rows["loss"][valid][-_STAYS_BAD:]
     bad = {int(step) for step, loss in zip(steps, losses, strict=True) if not np.isfinite(loss)}
-    skipped = {one.step for one in events if one.kind == "action" and one.code == "skip-batch" and one.state == "done"}
+    skipped = {event.step for event in events if event.kind == "action" and event.code == "skip-batch" and event.state == "done"}
     return 0 < len(bad) < _STAYS_BAD and bad <= skipped
 
 

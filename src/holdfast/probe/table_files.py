@@ -207,7 +207,9 @@ def open_table(run: RunFolder, name: str, *, labelled: bool = False) -> TableFil
     outside = name in SEEN_FROM_OUTSIDE or (name not in TABLES and (run.path / "host" / name).is_dir())
     folders = [Owner(run.path / "host")] if outside else _ranks(run)
     if name == "evaluations":
-        folders += [Owner(path, one.rank, one.part) for one in folders if (path := printed_folder(one.folder)).is_dir()]
+        folders += [
+            Owner(path, folder.rank, folder.part) for folder in folders if (path := printed_folder(folder.folder)).is_dir()
+        ]
     if labelled:
         _label(run, folders, outside=outside)
     return open_owned(name, folders, labelled=labelled)

@@ -69,7 +69,7 @@ class Course:
         """Findings of weight that were reported within the last steps, whether they still hold or not."""
         since = self._window.view().step - steps
         findings = (one.finding for one in self._reported.values())
-        return tuple(one for one in findings if one.severity != "info" and one.step >= since)
+        return tuple(finding for finding in findings if finding.severity != "info" and finding.step >= since)
 
     def undone(self, since: int, until: int) -> None:
         """A roll-back took the training back to step `since` at step `until`: what lay between never happened."""
@@ -94,12 +94,12 @@ class Course:
 
     def newest_step(self) -> int:
         """The newest step of any rank, judged or not."""
-        newest = (last_rows(one.path, "steps", ("step",), 1)["step"] for one in self.recordings)
+        newest = (last_rows(recording.path, "steps", ("step",), 1)["step"] for recording in self.recordings)
         return max((int(steps[-1]) for steps in newest if len(steps)), default=-1)
 
     def is_here(self) -> bool:
         """Whether all ranks run on this machine."""
-        return {one.info().get("host") for one in self.recordings} == {socket.gethostname()}
+        return {recording.info().get("host") for recording in self.recordings} == {socket.gethostname()}
 
     def step_seconds(self) -> float:
         """How long a step usually takes; 0 if that is not known."""
@@ -114,7 +114,7 @@ class Course:
 
     def snapshots(self) -> tuple[int, ...]:
         """The steps of which every rank holds a snapshot, oldest first."""
-        held = [_snapshots(one) for one in self.recordings]
+        held = [_snapshots(recording) for recording in self.recordings]
         return tuple(sorted(set.intersection(*held)))
 
     def _pending(self) -> dict[str, Column]:

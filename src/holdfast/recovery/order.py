@@ -53,10 +53,10 @@ def _from_file(path: Path) -> tuple[Policy, ...]:
     policies = defined.get("policies")
     if not isinstance(policies, (list, tuple)):
         raise UsageError(f"{path} does not define `policies`.", fix="policies = [RollBack(), …] at the top of the file")
-    for one in policies:
-        if isinstance(one, type) or not isinstance(one, Policy):
+    for policy in policies:
+        if isinstance(policy, type) or not isinstance(policy, Policy):
             raise UsageError(
-                f"{one!r} in {path} is not a policy.",
+                f"{policy!r} in {path} is not a policy.",
                 fix="an object with `decide(diagnosis, past)` that returns an Action or None",
             )
     return tuple(policies)

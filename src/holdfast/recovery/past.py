@@ -40,16 +40,16 @@ class ActionLog:
 
     def count(self, kind: str, *, since: int = -1, state: str = "done") -> int:
         """How many actions of a kind were done at or after step `since`."""
-        return sum(1 for one in self.entries if one.action.kind == kind and one.state == state and one.at >= since)
+        return sum(1 for entry in self.entries if entry.action.kind == kind and entry.state == state and entry.at >= since)
 
     def last(self, kind: str) -> Past | None:
         """The newest action of a kind that was done."""
-        done = [one for one in self.entries if one.action.kind == kind and one.state == "done"]
+        done = [entry for entry in self.entries if entry.action.kind == kind and entry.state == "done"]
         return done[-1] if done else None
 
     def tried(self, kind: str, *, since: int = -1) -> tuple[Past, ...]:
         """All of a kind that were done or refused at or after step `since`."""
-        return tuple(one for one in self.entries if one.action.kind == kind and one.at >= since)
+        return tuple(entry for entry in self.entries if entry.action.kind == kind and entry.at >= since)
 
 
 def _entry(row: Mapping[str, Any]) -> Past | None:

@@ -85,7 +85,7 @@ def decide(endings: Sequence[Ending], changes: Changes = Changes(), *, at_most: 
         return Stop()
     if last.flag_failed:
         return Restart(changes, _WAIT, last.code)
-    endings = [one for one in endings if not one.flag_failed]
+    endings = [ending for ending in endings if not ending.flag_failed]
     if mistake := _mistake(last):
         return Stop(f"not restarted: {mistake}")
     if len(endings) > at_most:

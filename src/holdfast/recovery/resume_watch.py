@@ -136,7 +136,9 @@ class ResumeWatches:
         for row in rows[self._seen :]:
             if row.get("kind") == "checkpoint" and row.get("event") == "resumed":
                 part = str(row.get("recording") or "rank-0").partition(".")[2]
-                if part not in self._watches and row.get("rank") == min((one.rank for one in self._run.recordings()), default=0):
+                if part not in self._watches and row.get("rank") == min(
+                    (recording.rank for recording in self._run.recordings()), default=0
+                ):
                     self._watches[part] = ResumeWatch(self._run, row)
         self._seen = len(rows)
         for watch in self._watches.values():

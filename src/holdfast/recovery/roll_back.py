@@ -110,7 +110,7 @@ class RollBack:
 
     def _stop(self, diagnosis: Diagnosis, code: str, times: int) -> Action:
         why = (
-            f"{code} at step {diagnosis.step} again after {times} roll-back{'s' if times != 1 else ''}: "
+            f"{code} at step {diagnosis.step:,} again after {times} roll-back{'s' if times != 1 else ''}: "
             f"the trouble began at step {self._onset(diagnosis)}. Most likely: {', '.join(diagnosis.causes[:2]) or 'unknown'}."
         )
         settings: dict[str, Any] = {"why": why, "code": 1}

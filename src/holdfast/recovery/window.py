@@ -68,7 +68,7 @@ class Window:
         for values in self._columns.values():
             values[: int(kept.sum())] = values[: self._end][kept]
         self._end = int(kept.sum())
-        self._evaluations = [one for one in self._evaluations if not since < one.step <= until]
+        self._evaluations = [evaluation for evaluation in self._evaluations if not since < evaluation.step <= until]
 
     def _make_room(self) -> None:
         out = self._end - self._rows

@@ -51,7 +51,7 @@ def table_for(table: Table, rank: int, world: int) -> Table | None:
         )
     if table.name in LEFT_OUT:
         return None
-    columns = tuple(one for one in table.columns if table.name != "steps" or one.name in _STEP_COLUMNS)
+    columns = tuple(column for column in table.columns if table.name != "steps" or column.name in _STEP_COLUMNS)
     rows = SEGMENT_ROWS.get(table.name, _OTHER_SEGMENT_ROWS)
     return replace(table, columns=columns, first_segment_rows=rows, segment_rows=rows)
 

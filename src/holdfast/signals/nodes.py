@@ -75,7 +75,7 @@ def read_nodes(run: RunFolder) -> list[NodeState]:
     with contextlib.suppress(OSError):
         paths = [path for path in (run.path / FOLDER).iterdir() if path.stem.isdecimal() and path.suffix == ".json"]
         states = [_read(path, NodeState) for path in sorted(paths, key=lambda path: int(path.stem))]
-        return [one for one in states if one is not None]
+        return [state for state in states if state is not None]
     return []
 
 

@@ -177,7 +177,7 @@ class _Listing:
         if not self._settled:
             self._settled = now - self._seen > _SETTLED_SECONDS
             with os.scandir(self._path) as entries:
-                there = [(int(match[1]), int(match[2] or 0), match[0]) for one in entries if (match := _matches(one))]
+                there = [(int(match[1]), int(match[2] or 0), match[0]) for entry in entries if (match := _matches(entry))]
             self._recordings = [Recording(rank, part, self._path / name) for rank, part, name in sorted(there)]
         return self._recordings
 

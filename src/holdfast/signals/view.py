@@ -86,11 +86,11 @@ class SignalView:
 
     def metrics(self) -> list[tuple[str, str]]:
         """Each (split, name) that was evaluated, in the order in which they first came."""
-        return list(dict.fromkeys((one.split, one.name) for one in self._evaluations))
+        return list(dict.fromkeys((evaluation.split, evaluation.name) for evaluation in self._evaluations))
 
     def evaluated(self, split: str, name: str) -> tuple[Steps, Floats]:
         """The values of one metric, oldest first."""
-        chosen = [one for one in self._evaluations if one.split == split and one.name == name]
+        chosen = [evaluation for evaluation in self._evaluations if evaluation.split == split and evaluation.name == name]
         return np.array([one.step for one in chosen], np.int64), np.array([one.value for one in chosen], np.float64)
 
     def until(self, step: int) -> SignalView:
@@ -100,7 +100,7 @@ class SignalView:
             {name: values[:end] for name, values in self._recent.items()},
             beginning=self._beginning,
             highest=self._highest,
-            evaluations=[one for one in self._evaluations if one.step <= step],
+            evaluations=[evaluation for evaluation in self._evaluations if evaluation.step <= step],
         )
 
     def _made(self, columns: Mapping[str, Column], name: str, rows: int | None) -> tuple[Steps, Floats]:

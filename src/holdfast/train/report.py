@@ -127,8 +127,8 @@ def write_report(
     """Write `report.html` of a run. `metrics` are those of the best weights; `metric` chose them, without it the first one."""
     metric = metric or next(iter(metrics), "")
     best = table.best(metric)
-    events = [one for one in Folding(RunFolder(folder).journal).events if one.kind in ("finding", "action")]
-    words = [{"step": one.step, "kind": one.severity or one.state, "words": _sentence(one)} for one in events]
+    events = [event for event in Folding(RunFolder(folder).journal).events if event.kind in ("finding", "action")]
+    words = [{"step": event.step, "kind": event.severity or event.state, "words": _sentence(event)} for event in events]
     page = render(
         "report.html",
         title=folder.resolve().name,

@@ -30,8 +30,8 @@ def act(run: RunFolder, body: dict[str, Any], who: str) -> dict[str, Any]:
     do = _verb(body)
     request = {"do": do, "who": who, **({_TAKES[do]: body.get(_TAKES[do])} if do in _TAKES else {})}
     answers = change(run, request, seconds=_SECONDS)
-    rows = [{"rank": one.recording.rank, "ok": one.ok, **one.answer} for one in answers]
-    return {"command": command_of(run.name, body), "ok": all(one.ok for one in answers), "answers": rows}
+    rows = [{"rank": answer.recording.rank, "ok": answer.ok, **answer.answer} for answer in answers]
+    return {"command": command_of(run.name, body), "ok": all(answer.ok for answer in answers), "answers": rows}
 
 
 def check_allowed(allow_actions: bool) -> None:

@@ -99,7 +99,7 @@ class Api:
         def here(known_as: str) -> dict[str, Any]:
             watched = self._runs.find(known_as)
             curves, events = self._runs.curves(watched), watched.look().events
-            places = curves.positions_of([one.step for one in events], [one.time for one in events], along)
+            places = curves.positions_of([event.step for event in events], [event.time for event in events], along)
             answer = curves.answer(along=along, low=low, high=high, points=max(20, min(points, _MOST_POINTS)), smooth=smooth)
             return {**answer, "marks": places}
 

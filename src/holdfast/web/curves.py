@@ -185,7 +185,7 @@ class Overview:
 
 def _of_lowest_rank(run: RunFolder) -> list[Recording]:
     recordings = run.recordings() if run.path.is_dir() else []
-    return [one for one in recordings if one.rank == recordings[0].rank]
+    return [recording for recording in recordings if recording.rank == recordings[0].rank]
 
 
 def along_axis(columns: Columns, along: str) -> tuple[Array, npt.NDArray[np.bool_]]:

@@ -43,7 +43,7 @@ def answers_of(run: RunFolder) -> dict[str, Any]:
     curves, events = runs.curves(watched), watched.look().events
     answers: dict[str, Any] = {"run": {"row": watched.row(run.name), "marks": marks(events)}}
     for along in AXES:
-        places = curves.positions_of([one.step for one in events], [one.time for one in events], along)
+        places = curves.positions_of([event.step for event in events], [event.time for event in events], along)
         answers[f"curves {along}"] = {**curves.answer(along=along, points=_POINTS), "marks": places}
     answers["tab diagnosis"] = tabs.diagnosis(run)
     for name, tab in tabs.TABS.items():

@@ -74,16 +74,16 @@ def _samples(watched: Watched, known_as: str, host: str) -> Iterator[Sample]:
             if (value := getattr(rank, field)) is not None and (field != "epoch" or value >= 0):
                 yield name, {**whose, "rank": rank.rank}, float(value)
     yield from _counters(glance, whose)
-    for split, metric, value in {(one["split"], name): (one["split"], name, value)
-                                 for one in glance.evaluations for name, value in one["metrics"].items()}.values():  # fmt: skip
+    newest = {(entry["split"], name): value for entry in glance.evaluations for name, value in entry["metrics"].items()}
+    for (split, metric), value in newest.items():
         yield "holdfast_evaluation", {**whose, "split": split, "metric": metric}, value
     if (gpu := watched.row(known_as)["gpu"]) is not None:
         yield "holdfast_gpu_utilisation_ratio", whose, gpu
 
 
 def _counters(glance: Glance, whose: Mapping[str, Any]) -> Iterator[Sample]:
-    findings = Counter((one.code, one.severity) for one in glance.events if one.kind == "finding")
-    actions = Counter((one.code, one.state) for one in glance.events if one.kind == "action")
+    findings = Counter((event.code, event.severity) for event in glance.events if event.kind == "finding")
+    actions = Counter((event.code, event.state) for event in glance.events if event.kind == "action")
     for (code, severity), count in findings.items():
         yield "holdfast_findings_total", {**whose, "code": code, "severity": severity}, count
     for (code, state), count in actions.items():

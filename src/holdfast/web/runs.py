@@ -212,7 +212,7 @@ class Runs:
         with self._lock:
             curves = self._curves.pop(path, None) or RunCurves(watched.run)
             self._curves[path] = curves
-            while len(self._curves) > 1 and sum(one.columns.rows for one in self._curves.values()) > _ROWS_KEPT:
+            while len(self._curves) > 1 and sum(curve.columns.rows for curve in self._curves.values()) > _ROWS_KEPT:
                 self._curves.popitem(last=False)
         curves.update()
         return curves

@@ -36,31 +36,31 @@ def diagnosis(run: RunFolder) -> dict[str, Any]:
         "verdict": checkup.verdict,
         "repaired": checkup.repaired,
         "steps": checkup.curves.steps,
-        "episodes": [_episode(one, checkup.curves) for one in checkup.episodes],
+        "episodes": [_episode(episode, checkup.curves) for episode in checkup.episodes],
     }
 
 
 def _episode(episode: Episode, curves: Curves) -> dict[str, Any]:
     findings = [
         {
-            "code": one.code,
-            "name": finding_words(one.code),
-            "severity": one.severity,
-            "step": one.onset,
-            "words": sentence(one, curves),
+            "code": finding.code,
+            "name": finding_words(finding.code),
+            "severity": finding.severity,
+            "step": finding.onset,
+            "words": sentence(finding, curves),
         }
-        for one in episode.findings
+        for finding in episode.findings
     ]
     causes = [
         {
             "code": row["cause"],
             "name": row["cause"].replace("-", " "),
-            "sure": one.stated,
+            "sure": diagnosis.stated,
             "because": row["because"],
             "fixes": row["fixes"],
         }
-        for one in episode.diagnoses
-        for row in [for_json(one.as_row())]
+        for diagnosis in episode.diagnoses
+        for row in [for_json(diagnosis.as_row())]
     ]
     done = [{"words": done_words(one.event), "times": one.times, "step": one.event.step} for one in episode.done]
     return {"findings": findings, "causes": causes, "done": done}
@@ -99,9 +99,9 @@ def ranks(watched: Watched, what: str = "step time") -> dict[str, Any]:
         FROM binned GROUP BY rank, bin ORDER BY rank, bin"""
     rows = _rows(watched.run, sql, 1024 * _BINS)
     states = [
-        {"rank": one.rank, "pid": one.pid, "step": one.step, "loss": one.loss, "rate": one.rate, "data_share": one.data_share,
-         "health": one.health, "reason": one.reason}
-        for one in watched.look().state.ranks
+        {"rank": rank.rank, "pid": rank.pid, "step": rank.step, "loss": rank.loss, "rate": rank.rate,
+         "data_share": rank.data_share, "health": rank.health, "reason": rank.reason}
+        for rank in watched.look().state.ranks
     ]  # fmt: skip
     grid = _grid([row[:4] for row in rows])
     return {**grid, "low": rows[0][4] if rows else None, "high": rows[0][5] if rows else None, "states": states,

@@ -196,7 +196,7 @@ class ChangingTools(Tools):
         _check_may_change()
         watched = await self._find(run)
         answers = await anyio.to_thread.run_sync(lambda: evaluate(ranks_to_ask(watched.run), code, now=False, seconds=30.0))
-        return {"answers": [for_json({"rank": one.recording.rank, **one.answer}) for one in answers]}
+        return {"answers": [for_json({"rank": answer.recording.rank, **answer.answer}) for answer in answers]}
 
     async def _act(self, run: str | None, body: dict[str, Any]) -> dict[str, Any]:
         _check_may_change()

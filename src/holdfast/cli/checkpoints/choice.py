@@ -134,14 +134,14 @@ def rejected_lines(entries: Sequence[Rejected], width: int) -> Iterator[Text]:
 
     from holdfast.cli.checkpoints.layout import STYLES, folded, shortened
 
-    older = [one for one in entries if one.why == "older"]
-    others = [one for one in entries if one.why != "older"]
-    wide = min(max((len(one.candidate.path.name) for one in others[:_SHOWN]), default=0), 40)
-    for one in others[:_SHOWN]:
-        state = one.candidate.verdict.state
-        line = Text(f"  {shortened(one.candidate.path.name, wide).ljust(wide)}  ", no_wrap=True)
+    older = [entry for entry in entries if entry.why == "older"]
+    others = [entry for entry in entries if entry.why != "older"]
+    wide = min(max((len(other.candidate.path.name) for other in others[:_SHOWN]), default=0), 40)
+    for other in others[:_SHOWN]:
+        state = other.candidate.verdict.state
+        line = Text(f"  {shortened(other.candidate.path.name, wide).ljust(wide)}  ", no_wrap=True)
         line.append(state.ljust(12), STYLES[state])
-        first, *rest = folded(one.why, width - line.cell_len, "")
+        first, *rest = folded(other.why, width - line.cell_len, "")
         yield line.copy().append(first)
         yield from (Text(" " * line.cell_len + more, no_wrap=True) for more in rest)
     if len(others) > _SHOWN:

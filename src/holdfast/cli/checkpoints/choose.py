@@ -87,7 +87,10 @@ def decide(folder: Path | None, metric: str | None, lower_is_better: bool | None
     if not candidates:
         raise NoCheckpoint(f"The checkpoints in {top} disappeared while they were read.", fix="run it again")
     about = {path: one.step for path, one in seen.items()}
-    candidates = [one if one.step is not None else replace(one, noted_step=about.get(one.path.resolve())) for one in candidates]
+    candidates = [
+        candidate if candidate.step is not None else replace(candidate, noted_step=about.get(candidate.path.resolve()))
+        for candidate in candidates
+    ]
     read = history_of_run(run) if run is not None else read_history(home, paths, newest=_newest(candidates))
     history = _with_metric(complete(read, candidates, better), metric, lower_is_better)
     beside = None if run is not None and str(home.resolve()) == run.info().get("cwd") else as_typed(new_folder(home))
@@ -97,8 +100,8 @@ def decide(folder: Path | None, metric: str | None, lower_is_better: bool | None
 def _newest(candidates: list[Candidate]) -> dict[Unit, int]:
     """The highest step and epoch of a checkpoint, as far as they tell them."""
     positions: dict[Unit, list[int]] = {
-        "step": [one.step for one in candidates if one.step is not None],
-        "epoch": [one.epoch for one in candidates if one.epoch is not None],
+        "step": [candidate.step for candidate in candidates if candidate.step is not None],
+        "epoch": [candidate.epoch for candidate in candidates if candidate.epoch is not None],
     }
     return {unit: max(counts) for unit, counts in positions.items() if counts}
 

@@ -82,7 +82,7 @@ def as_row(contents: Contents, summary: Summary) -> dict[str, Any]:
         "needs_code": contents.needs_code,
         "refused": contents.refused,
         "notes": contents.notes,
-        "troubles": [{"state": one.state, "words": one.words, "fix": one.fix} for one in contents.troubles],
+        "troubles": [{"state": trouble.state, "words": trouble.words, "fix": trouble.fix} for trouble in contents.troubles],
         "tensors": tensors,
         "tree": plain_tree(contents.tree),
     }
@@ -92,15 +92,15 @@ def as_row(contents: Contents, summary: Summary) -> dict[str, Any]:
 
 def _with_shared(contents: Contents) -> Iterator[tuple[TensorInfo, bool]]:
     """Each tensor, and whether its numbers are also those of another one."""
-    uses = Counter((one.storage, one.offset) for one in contents.tensors if one.count)
-    yield from ((one, uses[one.storage, one.offset] > 1) for one in contents.tensors)
+    uses = Counter((tensor.storage, tensor.offset) for tensor in contents.tensors if tensor.count)
+    yield from ((tensor, uses[tensor.storage, tensor.offset] > 1) for tensor in contents.tensors)
 
 
 def by_dtype(contents: Contents) -> dict[str, int]:
     """Bytes of tensors by kind of number; numbers that several tensors share count once."""
     from holdfast.cli.checkpoints.trees import bytes_of
 
-    once = {(one.storage, one.offset, one.shape, one.dtype): one for one in contents.tensors}
+    once = {(tensor.storage, tensor.offset, tensor.shape, tensor.dtype): tensor for tensor in contents.tensors}
     total = Counter[str]()
     for one in once.values():
         total[one.dtype] += bytes_of(one)
@@ -111,7 +111,7 @@ def biggest(contents: Contents) -> list[TensorInfo]:
     """The largest tensors, each once."""
     from holdfast.cli.checkpoints.trees import bytes_of
 
-    once = {(one.storage, one.offset, one.shape): one for one in reversed(contents.tensors)}
+    once = {(tensor.storage, tensor.offset, tensor.shape): tensor for tensor in reversed(contents.tensors)}
     return sorted(once.values(), key=lambda one: (-bytes_of(one), one.name))[:_BIGGEST]
 
 

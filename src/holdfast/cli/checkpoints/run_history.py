@@ -31,7 +31,7 @@ def history_of_run(run: RunFolder) -> History:
     history = History(
         **(_from_tables(recording.path) if recording is not None else {}),
         changes=tuple(_changes(rows, events)),
-        findings=tuple(one for one in findings if not _was_answered(one, answered) and not _came_back(one, rows)),
+        findings=tuple(finding for finding in findings if not _was_answered(finding, answered) and not _came_back(finding, rows)),
         undone=tuple(_undone(events)),
         judged=True,
         end=_end(run),
@@ -127,7 +127,7 @@ def _main_recording(run: RunFolder) -> Recording | None:
     """The newest training of the lowest rank that has made a step."""
     from holdfast.probe.rows import last_rows
 
-    made = [one for one in run.recordings() if len(last_rows(one.path, "steps", ("step",), 1)["step"])]
+    made = [recording for recording in run.recordings() if len(last_rows(recording.path, "steps", ("step",), 1)["step"])]
     return min(made, key=lambda one: (-one.part, one.rank), default=None)
 
 

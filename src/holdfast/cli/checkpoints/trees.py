@@ -240,7 +240,7 @@ def plain_tree(value: Any, depth: int = _DEEPEST) -> Any:
         return {"tensor": value.dtype, "shape": list(value.shape)}
     if isinstance(value, Opaque):
         inside = {"state": plain_tree(value.state, depth - 1)} if value.state is not None else {}
-        arguments = {"arguments": [plain_tree(one, depth - 1) for one in value.arguments]} if value.arguments else {}
+        arguments = {"arguments": [plain_tree(argument, depth - 1) for argument in value.arguments]} if value.arguments else {}
         return {"class": value.name, **arguments, **inside}
     if isinstance(value, dict):
         return {str(key): plain_tree(one, depth - 1) for key, one in value.items()}

@@ -81,7 +81,7 @@ def show(console: Console, contents: Contents, verdict: Verdict, *, every: bool 
     console.print(line, soft_wrap=True)
     if len(facts) > beside:
         console.print(Text(_INDENT + facts, "dim"), soft_wrap=True)
-    by_state = [one for one in verdict.troubles if one.state != "non-finite"]
+    by_state = [trouble for trouble in verdict.troubles if trouble.state != "non-finite"]
     for text, style in trouble_lines(by_state, verdict.path, console.width, _INDENT):
         console.print(Text(text, style), soft_wrap=True)
     _show_bad(console, verdict, every=every)
@@ -147,10 +147,10 @@ def totals(verdicts: list[Verdict], seconds: float) -> str:
     from holdfast.checkpoints.contents import WORST_LAST
     from holdfast.cli.show import duration, size
 
-    counts = [(state, sum(one.state == state for one in verdicts)) for state in WORST_LAST]
+    counts = [(state, sum(verdict.state == state for verdict in verdicts)) for state in WORST_LAST]
     states = ", ".join(f"{count} {state}" for state, count in counts if count)
-    read = sum(one.bytes_read for one in verdicts)
-    reading = sum(one.seconds for one in verdicts)
+    read = sum(verdict.bytes_read for verdict in verdicts)
+    reading = sum(verdict.seconds for verdict in verdicts)
     speed = f", {size(read / reading)}/s" if read > 1e8 and reading > 0 else ""
     checkpoints = "checkpoint" if len(verdicts) == 1 else "checkpoints"
     return f"{len(verdicts)} {checkpoints}: {states}; {size(read)} read in {duration(seconds)}{speed}"

@@ -34,9 +34,9 @@ def constant_batches(run: RunView, *, batches: int = 3, samples: int = 4) -> Fin
     """Every batch that was looked at holds one and the same sample, in all fields but the labels'."""
     learned = fields_of(of_split(run, "train"))
     inputs = [rows for name, rows in learned.items() if name != label_field(learned)]
-    if not inputs or min(map(len, inputs)) < batches or any(one.samples < samples for rows in inputs for one in rows):
+    if not inputs or min(map(len, inputs)) < batches or any(row.samples < samples for rows in inputs for row in rows):
         return None
-    if any(one.distinct > 1 or one.mean != rows[0].mean or one.known < 0 for rows in inputs for one in rows):
+    if any(row.distinct > 1 or row.mean != rows[0].mean or row.known < 0 for rows in inputs for row in rows):
         return None
     evidence = {"onset": 0, "field": inputs[0][0].field, "input_mean": inputs[0][0].mean, "same_input": True}
     return Finding("constant-predictions", step=run.step, evidence=evidence)

@@ -30,12 +30,12 @@ def dead_units(run: RunView, *, samples: int = 3) -> Finding | None:
 
 
 def _dead(layer: Layer, samples: int) -> bool:
-    return all(not one.norms()[-samples:].any() for one in layer.parameters.values())
+    return all(not parameter.norms()[-samples:].any() for parameter in layer.parameters.values())
 
 
 def _has_died(layer: Layer) -> bool:
     """Whether all of it is zero in the newest sample, and nothing of it was zero in any before."""
-    return all(norms[-1] == 0.0 and norms[:-1].all() for norms in (one.norms() for one in layer.parameters.values()))
+    return all(norms[-1] == 0.0 and norms[:-1].all() for norms in (parameter.norms() for parameter in layer.parameters.values()))
 
 
 def _since(layer: Layer) -> int:

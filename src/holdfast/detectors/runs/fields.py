@@ -13,16 +13,16 @@ _INDICES = ("index", "indices", "idx", "id", "ids")
 def fields_of(samples: Iterable[InputSample]) -> dict[str, list[InputSample]]:
     """The samples of each field, in the order in which a batch has them; a number that only tells samples apart is skipped."""
     by_name: dict[str, list[InputSample]] = {}
-    for one in samples:
-        by_name.setdefault(one.field, []).append(one)
-    single = {name: rows for name, rows in by_name.items() if all(one.known < 0 for one in rows)}
-    some_repeat = any(one.distinct < one.samples for rows in single.values() for one in rows)
+    for sample in samples:
+        by_name.setdefault(sample.field, []).append(sample)
+    single = {name: rows for name, rows in by_name.items() if all(row.known < 0 for row in rows)}
+    some_repeat = any(row.distinct < row.samples for rows in single.values() for row in rows)
     return {name: rows for name, rows in by_name.items() if not (some_repeat and name in single and _is_index(name, rows))}
 
 
 def _is_index(name: str, rows: list[InputSample]) -> bool:
     """Whether a field of single numbers is the place of each sample in the data set: called so, or no number comes twice."""
-    return _last_name(name) in _INDICES or all(one.distinct == one.samples > 1 for one in rows)
+    return _last_name(name) in _INDICES or all(row.distinct == row.samples > 1 for row in rows)
 
 
 def _last_name(field: str) -> str:

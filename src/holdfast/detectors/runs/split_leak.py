@@ -40,13 +40,13 @@ def split_leak(
 
 def _repeat(rows: list[InputSample]) -> float:
     """The share of samples that are there twice in one batch."""
-    return 1.0 - sum(one.distinct for one in rows) / max(1, sum(one.samples for one in rows))
+    return 1.0 - sum(row.distinct for row in rows) / max(1, sum(row.samples for row in rows))
 
 
 def _leaked(rows: list[InputSample], alone: float) -> float:
     """The share of one data set that was learned from, as far as the samples tell; at most 1."""
-    fraction_seen = sum(one.known for one in rows) / max(1, sum(one.samples for one in rows))
-    could = [one.known_share for one in rows if one.known_share == one.known_share]
+    fraction_seen = sum(row.known for row in rows) / max(1, sum(row.samples for row in rows))
+    could = [row.known_share for row in rows if row.known_share == row.known_share]
     if not could:
         return float(fraction_seen >= alone)
     return fraction_seen / max(sum(could) / len(could), 1e-9)

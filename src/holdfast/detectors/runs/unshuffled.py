@@ -49,7 +49,7 @@ def _labels_in_order(run: RunView, *, few: float = 0.4) -> bool:
         return False
     held_out = [one.distinct for one in run.inputs if one.split == "val" and one.field == rows[-1].field]
     could = min(max(float(np.exp(rows[-1].entropy)), *held_out, 0.0), 0.6 * rows[-1].samples)
-    return could >= 3.0 and float(np.median([one.distinct for one in rows])) < few * could
+    return could >= 3.0 and float(np.median([row.distinct for row in rows])) < few * could
 
 
 def _passes(run: RunView, batches: int) -> Floats | None:

@@ -22,8 +22,8 @@ def ask(machine: Machine, *, seconds: float = 60.0) -> Verdict:
     ranks = _run(backend, seconds)
     facts: dict[str, Any] = {"backend": backend, "ranks": _RANKS, **_settings()}
     facts |= {f"rank {number} got to": one.stage or "start" for number, one in enumerate(ranks)}
-    if all(one.how == DONE for one in ranks):
-        took = max(one.facts["seconds"] for one in ranks)
+    if all(rank.how == DONE for rank in ranks):
+        took = max(rank.facts["seconds"] for rank in ranks)
         return ok(f"{_RANKS} processes added up a tensor over {backend} in {took * 1000:.0f} ms", seconds=took, **facts)
     return _failed(backend, ranks, seconds, facts)
 
@@ -37,7 +37,7 @@ def _run(backend: str, seconds: float) -> list[Ended]:
 
 
 def _failed(backend: str, ranks: list[Ended], seconds: float, facts: dict[str, Any]) -> Verdict:
-    errors = [one for one in ranks if one.how not in (DONE, TIMED_OUT)]
+    errors = [rank for rank in ranks if rank.how not in (DONE, TIMED_OUT)]
     fixes = _fixes(backend)
     if errors:
         return problem(f"an all-reduce over {backend} failed: {errors[0].last_output[:200]}", *fixes, **facts)

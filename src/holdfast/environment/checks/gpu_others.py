@@ -39,7 +39,7 @@ def _of_card(card: Card) -> Verdict | None:
             ("sudo fuser -v /dev/nvidia*",),
         )
         return level(f"{taken}, by no visible process", fix, **facts)
-    named = ", ".join(_named(one) for one in users[:3]) + (f" and {len(users) - 3} more" if len(users) > 3 else "")
+    named = ", ".join(_named(user) for user in users[:3]) + (f" and {len(users) - 3} more" if len(users) > 3 else "")
     return level(f"{taken} by {count(len(users), 'process', 'processes')}: {named}", *_fixes(card, users), **facts)
 
 
@@ -70,7 +70,7 @@ def _named(user: dict[str, Any]) -> str:
 
 def _fixes(card: Card, users: list[dict[str, Any]]) -> list[Fix]:
     """Which process to end is the user's to say; one without its parent is probably left over."""
-    left = [one for one in users if one.get("orphan") and "python" in str(one.get("name"))]
+    left = [user for user in users if user.get("orphan") and "python" in str(user.get("name"))]
     fixes = [
         Fix(
             f"its parent is gone: a background run or a leftover; if it is not needed: kill {one['pid']}",

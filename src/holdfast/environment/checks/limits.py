@@ -34,7 +34,7 @@ def ask(machine: Machine, *, infiniband: Path = _INFINIBAND, core_pattern: Path 
         _locked(limits.get("memlock", (-1, -1))[0], infiniband),
         _core(limits["core"][0], core_pattern),
     ]
-    reported = [one for one in verdicts if one is not None]
+    reported = [verdict for verdict in verdicts if verdict is not None]
     return together(reported) if reported else ok(f"{facts['nofile']} open files; no other limit matters", **facts)
 
 

@@ -28,7 +28,7 @@ def ask(machine: Machine, environment: Mapping[str, str] = os.environ) -> Verdic
         _processors(per_task, machine),
         _tasks(tasks, len(machine.nvidia.cards)),
     ]
-    reported = [one for one in verdicts if one is not None]
+    reported = [verdict for verdict in verdicts if verdict is not None]
     return together(reported) if reported else ok(f"{count(per_task or 1, 'processor')} a task, {count(tasks, 'task')}", **facts)
 
 

@@ -52,7 +52,7 @@ def _choose(run: RunFolder) -> dict[str, Any] | None:
 def _has_trained_before(run: RunFolder) -> bool:
     """Whether rank 0 has trained in this attempt already, in another process."""
     attempt = os.environ.get("HOLDFAST_ATTEMPT", "1")
-    infos = [one.info() for one in run.recordings() if one.rank == current_rank()]
+    infos = [recording.info() for recording in run.recordings() if recording.rank == current_rank()]
     own = (socket.gethostname(), os.getpid())
     return any(str(info.get("attempt")) == attempt and (info.get("host"), info.get("pid")) != own for info in infos)
 

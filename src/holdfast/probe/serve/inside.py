@@ -58,7 +58,7 @@ def ranks(request: Request) -> Json:
     """The ranks of each run that can be asked on this machine, all that it ever had, and how many there should be."""
     rows = []
     for run in request.runs:
-        size, recorded = run.info().get("world_size"), {one.rank for one in run.recordings()}
+        size, recorded = run.info().get("world_size"), {recording.rank for recording in run.recordings()}
         here = [one.rank for one in _listening(run)]
         rows.append({"run": run.name, "ranks": here, "known": sorted(recorded), "world": size if isinstance(size, int) else None})
     return Json(rows)

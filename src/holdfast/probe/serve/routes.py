@@ -56,7 +56,7 @@ def journal(request: Request) -> Json:
     host, after = socket.gethostname(), _whole(request, "after", 0)
     journals = []
     for run in request.runs:
-        info, ranks = run.info(), {one.rank for one in run.recordings()}
+        info, ranks = run.info(), {recording.rank for recording in run.recordings()}
         one = {"run": run.name, "host": info.get("host") or host, "started": info.get("started")}
         journals.append({**one, "ranks": len(ranks), "rows": list(run.journal)[after:]})
     return Json(journals)

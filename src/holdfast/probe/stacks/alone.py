@@ -33,11 +33,11 @@ _NEVER_MOVES = 3.0  # times a usual step, after which a step that has not come i
 
 def alone_verdict(look: Look) -> Verdict:
     """The first thing that holds up a process; that it runs or waits, if nothing is wrong with that."""
-    verdicts = [verdict for one in look.trainers for verdict in (_of_process(look, one),) if verdict is not None]
+    verdicts = [verdict for trainer in look.trainers for verdict in (_of_process(look, trainer),) if verdict is not None]
     wrong = [one for one in verdicts if one.is_wrong]
     if wrong or verdicts:
         return (wrong or verdicts)[0]
-    unread = next((one for one in look.trainers if one.problem), None)
+    unread = next((trainer for trainer in look.trainers if trainer.problem), None)
     if unread is not None:
         return Verdict("unseen", f"{unread.role} could not be read: {unread.problem}.", unread.pid, unread.rank)
     return Verdict("unseen", "there is no Python function on any stack.")

@@ -62,18 +62,20 @@ def _look(cluster: Cluster, *, native: bool, locals_: bool, keep: bool = False) 
 
 
 def _at(host: str, stacks: Sequence[ProcessStacks]) -> list[ProcessStacks]:
-    return [one if one.host else replace(one, host=host) for one in stacks]
+    return [stack if stack.host else replace(stack, host=host) for stack in stacks]
 
 
 def _one_job(places: Places) -> bool:
     """Whether no rank is there twice: then they are the ranks of one training."""
-    ranks = [one.rank for place in places.values() for one in place.stacks if one.is_rank]
+    ranks = [stack.rank for place in places.values() for stack in place.stacks if stack.is_rank]
     return len(places) == 1 or (bool(ranks) and len(ranks) == len(set(ranks)))
 
 
 def _report(job: Places, first: Places, apart: float) -> Report:
-    stacks = sorted((one for place in job.values() for one in place.stacks), key=lambda one: (one.rank is None, one.rank or 0))
-    earlier = [one for key in job if key in first for one in first[key].stacks]
+    stacks = sorted(
+        (stack for place in job.values() for stack in place.stacks), key=lambda one: (one.rank is None, one.rank or 0)
+    )
+    earlier = [stack for key in job if key in first for stack in first[key].stacks]
     state = [one for key, place in job.items() for one in _progress(first.get(key), place, apart)]
     place = next(iter(job.values()))
     name = f"{place.run} on {place.host}" if len(job) == 1 else f"{len(job)} runs"
@@ -82,7 +84,7 @@ def _report(job: Places, first: Places, apart: float) -> Report:
 
 
 def _progress(before: Place | None, now: Place, apart: float) -> list[RankProgress]:
-    earlier = {one.rank: one.step for one in before.state.ranks} if before is not None and before.state is not None else {}
+    earlier = {rank.rank: rank.step for rank in before.state.ranks} if before is not None and before.state is not None else {}
     return [
         RankProgress(
             rank=one.rank,

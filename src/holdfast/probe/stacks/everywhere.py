@@ -29,19 +29,21 @@ def take_everywhere(
     run: RunFolder, *, native: bool = True, locals_: bool = False, seconds: float = 1.3, after: Sequence[ProcessStacks] = ()
 ) -> tuple[list[ProcessStacks], list[str]]:
     """Stacks of all processes of the run, by rank, each with its machine if there are several; and who did not answer."""
-    others = [one for one in read_nodes(run) if one.host != socket.gethostname() and one.state == RUNNING]
+    others = [node for node in read_nodes(run) if node.host != socket.gethostname() and node.state == RUNNING]
     if not others:
         return take_stacks(run, native=native, locals_=locals_, seconds=seconds, after=after), []
     own = socket.gethostname()
     request = _ask(run, {"native": native, "locals": locals_, "seconds": seconds})
     known = [one for one in after if one.host == own]
-    stacks = [replace(one, host=own) for one in take_stacks(run, native=native, locals_=locals_, seconds=seconds, after=known)]
+    stacks = [
+        replace(stack, host=own) for stack in take_stacks(run, native=native, locals_=locals_, seconds=seconds, after=known)
+    ]
     answers = _answers(request, others, seconds + _ANSWER_SECONDS)
     for rows in answers.values():
         stacks += from_rows(rows)
-    silent = [f"{one.host} (node {one.node}) does not answer" for one in others if one.node not in answers]
+    silent = [f"{other.host} (node {other.node}) does not answer" for other in others if other.node not in answers]
     _clean_up(request)
-    return sorted(stacks, key=lambda one: (one.rank is None, one.rank or 0, not one.is_rank)), silent
+    return sorted(stacks, key=lambda stack: (stack.rank is None, stack.rank or 0, not stack.is_rank)), silent
 
 
 class StackRequests:
@@ -84,10 +86,10 @@ def _answers(request: Path, others: Sequence[NodeState], seconds: float) -> dict
     answers: dict[int, list[dict[str, Any]]] = {}
     deadline = time.monotonic() + seconds
     while len(answers) < len(others) and time.monotonic() < deadline:
-        for one in others:
-            if one.node not in answers:
+        for other in others:
+            if other.node not in answers:
                 with contextlib.suppress(OSError, ValueError):
-                    answers[one.node] = json.loads(_answer_path(request, one.node).read_text(encoding="utf-8"))
+                    answers[other.node] = json.loads(_answer_path(request, other.node).read_text(encoding="utf-8"))
         time.sleep(_LOOK_SECONDS)
     return answers
 

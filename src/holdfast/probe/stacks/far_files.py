@@ -35,6 +35,6 @@ def is_far(file: str, mounts: Sequence[tuple[str, str]]) -> bool:
 
 def _mounts() -> list[tuple[str, str]]:
     try:
-        return [(one.mountpoint, one.fstype) for one in psutil.disk_partitions(all=True)]
+        return [(partition.mountpoint, partition.fstype) for partition in psutil.disk_partitions(all=True)]
     except OSError:
         return []

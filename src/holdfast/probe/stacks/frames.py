@@ -78,7 +78,7 @@ class ProcessStacks:
     @property
     def main(self) -> Thread | None:
         """The thread that the process began with; the first one if that cannot be told."""
-        return next((one for one in self.threads if one.is_main), self.threads[0] if self.threads else None)
+        return next((thread for thread in self.threads if thread.is_main), self.threads[0] if self.threads else None)
 
     @property
     def is_rank(self) -> bool:
@@ -110,7 +110,7 @@ class RankProgress:
 
 def as_rows(stacks: Iterable[ProcessStacks]) -> list[dict[str, Any]]:
     """The stacks as plain values: one object a process, with its threads and their frames in it."""
-    return [asdict(one) for one in stacks]
+    return [asdict(stack) for stack in stacks]
 
 
 def from_rows(rows: Sequence[Mapping[str, Any]]) -> list[ProcessStacks]:

@@ -27,25 +27,27 @@ class Group:
     @property
     def first(self) -> ProcessStacks:
         """The one that is shown."""
-        return next((one for one in self.members if any(f.native for t in one.threads for f in t.frames)), self.members[0])
+        return next(
+            (member for member in self.members if any(f.native for t in member.threads for f in t.frames)), self.members[0]
+        )
 
     @property
     def title(self) -> str:
         """`rank 0`, `63 ranks (0-6, 8-63)`, `3 loader workers of rank 0 (0, 2, 3)`."""
         if len(self.members) == 1:
             return self.members[0].role
-        if all(one.is_rank for one in self.members):
-            return rank_words([one.rank for one in self.members if one.rank is not None])
-        if all(one.worker is not None for one in self.members):
+        if all(member.is_rank for member in self.members):
+            return rank_words([member.rank for member in self.members if member.rank is not None])
+        if all(member.worker is not None for member in self.members):
             return _worker_words(self.members)
-        return f"{len(self.members)} processes: " + ", ".join(one.role for one in self.members[:4])
+        return f"{len(self.members)} processes: " + ", ".join(member.role for member in self.members[:4])
 
 
 def group(stacks: Iterable[ProcessStacks], *, all_threads: bool = False) -> list[Group]:
     """Groups in the order of their first process."""
     groups: dict[object, list[ProcessStacks]] = {}
-    for one in stacks:
-        groups.setdefault(_key(one, all_threads), []).append(one)
+    for stack in stacks:
+        groups.setdefault(_key(stack, all_threads), []).append(stack)
     return [_group(tuple(members), all_threads) for members in groups.values()]
 
 
@@ -81,4 +83,4 @@ def _key(one: ProcessStacks, all_threads: bool) -> object:
 
 def _worker_words(members: Sequence[ProcessStacks]) -> str:
     of = "" if members[0].rank is None else f" of rank {members[0].rank}"
-    return f"{len(members)} loader workers{of} ({', '.join(str(one.worker) for one in members)})"
+    return f"{len(members)} loader workers{of} ({', '.join(str(member.worker) for member in members)})"

@@ -30,7 +30,7 @@ def keep_stacks(run: RunFolder, stacks: Sequence[ProcessStacks], *, when: float)
     """Keep a dump: it is seen by SQL as rows of `stacks`, the newest one also as `python.backtrace`. May raise OSError."""
     folder = run.path / "host" / "stacks"
     folder.mkdir(parents=True, exist_ok=True)
-    table = pa.Table.from_pylist([row for one in stacks for row in _rows(one, when)], schema=known_schema("stacks"))
+    table = pa.Table.from_pylist([row for stack in stacks for row in _rows(stack, when)], schema=known_schema("stacks"))
     spare = folder / f".taken.{os.getpid()}-{threading.get_native_id()}"
     try:
         pq.write_table(table, spare, compression="zstd")

@@ -18,13 +18,13 @@ _QUEUE = re.compile(r"[/\\](multiprocessing|selectors|threading|queue|socket)(\.
 
 def loader_verdict(look: Look) -> Verdict | None:
     """What to say of the first rank that waits for its loader; None if none does."""
-    for one in look.trainers:
-        if one.main is None:
+    for trainer in look.trainers:
+        if trainer.main is None:
             continue
-        if waits_for_loader(one.main):
-            return _of_workers(look, one)
-        if (sample := _in_line(one.main)) is not None:
-            return _in_the_process(look, one, one.main, sample)
+        if waits_for_loader(trainer.main):
+            return _of_workers(look, trainer)
+        if (sample := _in_line(trainer.main)) is not None:
+            return _in_the_process(look, trainer, trainer.main, sample)
     return None
 
 

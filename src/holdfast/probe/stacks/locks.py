@@ -67,7 +67,7 @@ def _lines(thread: Thread) -> list[tuple[str, str, int]]:
 
 def circle(lock_waits: Sequence[Wait]) -> list[Wait]:
     """Waits that wait for each other in a circle: a deadlock; empty if there is none."""
-    by_thread = {one.thread.thread: one for one in lock_waits}
+    by_thread = {wait.thread.thread: wait for wait in lock_waits}
     for start in lock_waits:
         path: list[Wait] = []
         one: Wait | None = start

@@ -62,7 +62,7 @@ def _over_control(run: RunFolder, member: Member, seconds: float, *, runs: bool)
             except (HoldfastError, OSError):
                 return ()
             threads = [_thread(one, member.pid, runs) for one in answer.get("threads") or ()]
-            return tuple(sorted(threads, key=lambda one: not one.is_main))
+            return tuple(sorted(threads, key=lambda thread: not thread.is_main))
     return ()
 
 

@@ -50,52 +50,57 @@ def _unseen(look: Look) -> Verdict | None:
 
 
 def _stopped(look: Look) -> Verdict | None:
-    for one in look.trainers:
-        if one.state in (STOPPED, HELD):
-            frame = user_frame(one.main) if one.main is not None else None
+    for trainer in look.trainers:
+        if trainer.state in (STOPPED, HELD):
+            frame = user_frame(trainer.main) if trainer.main is not None else None
             at = f" It is in {place(frame)}." if frame is not None else ""
-            if one.state == HELD:
+            if trainer.state == HELD:
                 return Verdict(
-                    "paused", f"{one.role} (process {one.pid}) is stopped by a debugger.{at}", one.pid, one.rank, frame=frame
+                    "paused",
+                    f"{trainer.role} (process {trainer.pid}) is stopped by a debugger.{at}",
+                    trainer.pid,
+                    trainer.rank,
+                    frame=frame,
                 )
-            say = f"{one.role} is stopped (SIGSTOP); resume it with kill -CONT {one.pid}.{at}"
-            return Verdict("stopped", say, one.pid, one.rank, frame=frame, evidence={"kind": "stopped"})
+            say = f"{trainer.role} is stopped (SIGSTOP); resume it with kill -CONT {trainer.pid}.{at}"
+            return Verdict("stopped", say, trainer.pid, trainer.rank, frame=frame, evidence={"kind": "stopped"})
     return None
 
 
 def _paused(look: Look) -> Verdict | None:
-    for one in look.trainers:
-        main = one.main
+    for trainer in look.trainers:
+        main = trainer.main
         if main is None:
             continue
         frame = user_frame(main)
-        progress = look.progress(one.rank)
+        progress = look.progress(trainer.rank)
         if progress is not None and progress.doing == "paused":
-            say = f"{one.role} was paused from outside{look.since(one, 'paused')}: holdfast continue -t {one.pid} continues it."
-            return Verdict("paused", say, one.pid, one.rank, main.name, frame, {"kind": "paused"})
+            paused = f"was paused from outside{look.since(trainer, 'paused')}"
+            say = f"{trainer.role} {paused}: holdfast continue -t {trainer.pid} continues it."
+            return Verdict("paused", say, trainer.pid, trainer.rank, main.name, frame, {"kind": "paused"})
         if in_debugger(main):
             where = f" in {place(frame)}" if frame is not None else ""
-            return Verdict("paused", f"{one.role} waits in a debugger{where}.", one.pid, one.rank, main.name, frame)
+            return Verdict("paused", f"{trainer.role} waits in a debugger{where}.", trainer.pid, trainer.rank, main.name, frame)
         if (main.call or "").startswith(("read /dev/pts/", "read /dev/tty")):
             where = f" in {place(frame)}" if frame is not None else ""
-            say = f"{one.role} waits for input from the terminal{where}."
-            return Verdict("paused", say, one.pid, one.rank, main.name, frame)
+            say = f"{trainer.role} waits for input from the terminal{where}."
+            return Verdict("paused", say, trainer.pid, trainer.rank, main.name, frame)
     return None
 
 
 def _moving(look: Look) -> Verdict | None:
     """Steps go by, or the next one is not yet due."""
     stepping = [one for one in look.state if one.step is not None]
-    if not stepping or any(one.rank is not None and look.progress(one.rank) is None for one in look.trainers):
+    if not stepping or any(trainer.rank is not None and look.progress(trainer.rank) is None for trainer in look.trainers):
         return None
     newest = max(stepping, key=lambda one: one.step or 0)
     if all(one.moved for one in stepping):
-        apart = f"{newest.before} to {newest.step} within {newest.apart:.1f} s" if newest.apart else f"step {newest.step}"
+        apart = f"{newest.before:,} to {newest.step:,} within {newest.apart:.1f} s" if newest.apart else f"step {newest.step:,}"
         return Verdict("moving", f"it is moving, not hung: step {apart}.", evidence={"kind": "steps", "step": newest.step})
     if all(one.moved or _not_due(one) for one in stepping):
         slowest = max(stepping, key=lambda one: one.seconds or 0.0)
         usual = f"a step usually takes {slowest.usual:.2g} s"
-        say = f"it is moving, not hung: step {slowest.step} ended {slowest.seconds:.1f} s ago, {usual}."
+        say = f"it is moving, not hung: step {slowest.step:,} ended {slowest.seconds:.1f} s ago, {usual}."
         return Verdict("moving", say, evidence={"kind": "not-due", "step": slowest.step})
     return None
 

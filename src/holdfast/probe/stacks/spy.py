@@ -52,7 +52,7 @@ def read_with_spy(pid: int, *, native: bool, locals_: bool, stop: bool = True, s
 def threads_of(answer: list[dict[str, Any]]) -> tuple[Thread, ...]:
     """What py-spy prints as JSON, as threads; the one that the process began with comes first."""
     threads = [_thread(one) for one in answer]
-    return tuple(sorted(threads, key=lambda one: (not one.is_main, one.thread)))
+    return tuple(sorted(threads, key=lambda thread: (not thread.is_main, thread.thread)))
 
 
 def _thread(one: dict[str, Any]) -> Thread:

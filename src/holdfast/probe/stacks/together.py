@@ -20,12 +20,12 @@ _REDUCER = re.compile(r"c10d::Reducer")
 
 def collective_verdict(look: Look, world: int | None = None) -> Verdict | None:
     """What to say if at least one rank waits in a collective; None if none does."""
-    ranks = [one for one in look.trainers if one.is_rank or one.main is not None]
-    inside = [(one, name) for one in ranks if one.main is not None and (name := collective_of(one.main)) is not None]
+    ranks = [trainer for trainer in look.trainers if trainer.is_rank or trainer.main is not None]
+    inside = [(rank, name) for rank in ranks if rank.main is not None and (name := collective_of(rank.main)) is not None]
     inside = inside or [(one, _BACKWARD) for one in _in_backward(look, ranks)]
     if not inside:
         return None
-    missing = [one for one in ranks if all(one is not other for other, _ in inside)]
+    missing = [rank for rank in ranks if all(rank is not other for other, _ in inside)]
     waiting = [one for one, _ in inside]
     if missing:
         return _missing(look, inside, missing)
@@ -45,7 +45,11 @@ def collective_verdict(look: Look, world: int | None = None) -> Verdict | None:
 
 def who_waits_for_it(look: Look) -> str:
     """Another sentence: the ranks that wait in a collective meanwhile; empty if none do."""
-    inside = [(one, name) for one in look.trainers if one.main is not None and (name := collective_of(one.main)) is not None]
+    inside = [
+        (trainer, name)
+        for trainer in look.trainers
+        if trainer.main is not None and (name := collective_of(trainer.main)) is not None
+    ]
     if not inside:
         return ""
     waiting = [one for one, _ in inside]
@@ -70,7 +74,9 @@ def collective_of(thread: Thread) -> str | None:
 
 def _in_backward(look: Look, ranks: Sequence[ProcessStacks]) -> list[ProcessStacks]:
     """Ranks that stand still in a backward pass while another is somewhere else: without native frames nothing says more."""
-    waiting = [one for one in ranks if one.main is not None and _waits_in_backward(one.main, look.earlier_thread(one, one.main))]
+    waiting = [
+        rank for rank in ranks if rank.main is not None and _waits_in_backward(rank.main, look.earlier_thread(rank, rank.main))
+    ]
     late = any(overdue(look, one) for one in waiting)
     return waiting if len(waiting) < len(ranks) and late else []
 
@@ -82,9 +88,9 @@ def _waits_in_backward(main: Thread, before: Thread | None) -> bool:
 def odd_one(look: Look) -> tuple[ProcessStacks, str] | None:
     """The one rank that is somewhere else than all others, and a sentence; None if there is none such."""
     places: dict[object, list[ProcessStacks]] = {}
-    for one in look.trainers:
-        frame = user_frame(one.main) if one.main is not None else None
-        places.setdefault((frame.func, frame.file, frame.line) if frame is not None else None, []).append(one)
+    for trainer in look.trainers:
+        frame = user_frame(trainer.main) if trainer.main is not None else None
+        places.setdefault((frame.func, frame.file, frame.line) if frame is not None else None, []).append(trainer)
     if len(places) != 2 or min(map(len, places.values())) != 1 or max(map(len, places.values())) < 2:
         return None
     (odd,), those = sorted(places.values(), key=len)

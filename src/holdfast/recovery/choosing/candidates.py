@@ -85,12 +85,14 @@ def complete(history: History | None, candidates: Sequence[Candidate], better: B
     """The history, with the metrics of the checkpoints themselves where it has none."""
     history = history or History(unit=_unit_of(candidates))
     monitored = Counter(
-        one.summary.metric[0] for one in candidates if one.summary.metric and one.summary.metric[0] in one.metrics
+        candidate.summary.metric[0]
+        for candidate in candidates
+        if candidate.summary.metric and candidate.summary.metric[0] in candidate.metrics
     )
-    places = [(one, at) for one in candidates if (at := position_of(one, history)) is not None]
+    places = [(candidate, at) for candidate in candidates if (at := position_of(candidate, history)) is not None]
     metrics = history.metrics
     if not any(series.points for series in metrics):
-        names = dict.fromkeys(name for one in candidates for name in one.metrics)
+        names = dict.fromkeys(name for candidate in candidates for name in candidate.metrics)
         metrics = tuple(_series(name, places, better(name)) for name in names)
     favourite = history.monitored or (monitored.most_common(1)[0][0] if monitored else None)
     last = history.last if history.last is not None else max((at for _, at in places), default=None)
@@ -107,12 +109,12 @@ def place(candidates: Iterable[Candidate], history: History) -> list[Placed]:
     """All of them with their place and their metric, the oldest first."""
     series = history.metric()
     placed = []
-    for one in candidates:
-        position = position_of(one, history)
-        value = one.metrics.get(series.name) if series is not None else None
+    for candidate in candidates:
+        position = position_of(candidate, history)
+        value = candidate.metrics.get(series.name) if series is not None else None
         if value is None and series is not None and position is not None:
             value = series.at(position)
-        placed.append(Placed(one, position, value))
+        placed.append(Placed(candidate, position, value))
     return sorted(placed, key=lambda one: one.age)
 
 
@@ -168,7 +170,7 @@ def _worth(one: Placed) -> tuple[bool, bool, float]:
 
 def _unit_of(candidates: Sequence[Candidate]) -> Unit:
     """What the checkpoints count: steps where most of those that can be read do."""
-    readable = [one for one in candidates if one.clean] or candidates
+    readable = [candidate for candidate in candidates if candidate.clean] or candidates
     steps = sum(one.step is not None for one in readable)
     epochs = sum(one.epoch is not None for one in readable)
     return "epoch" if epochs > steps else "step"
@@ -183,8 +185,8 @@ def gather(looked_at: Iterable[tuple[Contents, Verdict]], noted: Mapping[Path, i
     What several ranks wrote each for itself is one checkpoint.
     """
     candidates = [_candidate(contents, verdict, noted or {}) for contents, verdict in looked_at]
-    best = _marked_best([one.path for one in candidates])
-    return _joined([replace(one, marked_best=one.path.resolve() in best) for one in candidates])
+    best = _marked_best([candidate.path for candidate in candidates])
+    return _joined([replace(candidate, marked_best=candidate.path.resolve() in best) for candidate in candidates])
 
 
 def _candidate(contents: Contents, verdict: Verdict, noted: Mapping[Path, int]) -> Candidate:
@@ -242,7 +244,7 @@ def _joined(candidates: Sequence[Candidate]) -> list[Candidate]:
     for one in candidates:
         if _RANK.match(one.path.parent.name):
             others.setdefault(one.path.parent.parent / one.path.name, {})[one.path.parent.name] = one
-    first = {one.path: one for one in candidates if not _RANK.match(one.path.parent.name)}
+    first = {candidate.path: candidate for candidate in candidates if not _RANK.match(candidate.path.parent.name)}
     ranks = {(whole.parent, rank) for whole, parts in others.items() for rank in parts}
     joined = []
     for path, one in first.items():

@@ -75,7 +75,7 @@ def change_words(change: Change, history: History) -> list[str]:
 
 def overfitting_words(troubles: Sequence[Setback], history: History) -> list[str]:
     """A metric that slowly got worse while the training loss kept falling."""
-    declined = next((one for one in troubles if one.code == "metric-decline"), None)
+    declined = next((trouble for trouble in troubles if trouble.code == "metric-decline"), None)
     if declined is None or not _is_slow(declined, history):
         return []
     then = [value for at, value in history.losses if at <= declined.begin][-5:]
@@ -95,7 +95,7 @@ def _is_slow(declined: Setback, history: History) -> bool:
 def none_words(within: Sequence[Placed], not_clean: Sequence[Placed], troubles: Sequence[Setback], history: History) -> str:
     """Why there is nothing to resume from."""
     if within:
-        since = min((one.begin for one in troubles), default=0)
+        since = min((trouble.begin for trouble in troubles), default=0)
         return f"all clean checkpoints are from after {history.unit} {since:,}, where the problem began"
     states = Counter(one.candidate.verdict.state for one in not_clean)
     return f"no checkpoint is clean: {', '.join(f'{count} {state}' for state, count in states.items())}"
@@ -142,7 +142,7 @@ class Field:
     @property
     def trouble(self) -> list[Setback]:
         """What the run never came back from, the earliest first."""
-        return [one for one in self.setbacks if one.lasts]
+        return [setback for setback in self.setbacks if setback.lasts]
 
     # The ways
 
@@ -151,7 +151,7 @@ class Field:
         ways = [self._best(), self._before_the_change() if self.change is not None else self._earlier()]
         if not self.trouble:
             ways = [self._newest(), self._best()]
-        return [*(one for one in ways if one is not None), self._fresh()]
+        return [*(way for way in ways if way is not None), self._fresh()]
 
     def _newest(self) -> Option | None:
         taken = newest(self.usable)
@@ -288,9 +288,9 @@ def choose(
     history = complete(history, candidates, better)
     placed = place(candidates, history)
     field = Field.of(placed, history)
-    options = [replace(one, folder=folder) for one in field.options()]
+    options = [replace(option, folder=folder) for option in field.options()]
     taken = _recommended(options)
-    others = [replace(one, why_not=_why_not(one, taken, field)) for one in options if one is not taken]
+    others = [replace(option, why_not=_why_not(option, taken, field)) for option in options if option is not taken]
     return Choice(
         recommended=taken.kind,
         options=(taken, *others),
@@ -316,7 +316,7 @@ def new_folder(folder: Path) -> Path:
 
 def _recommended(options: Sequence[Option]) -> Option:
     order: tuple[Kind, ...] = ("newest", "before-change", "best", "earlier", "fresh")
-    return min(options, key=lambda one: order.index(one.kind))
+    return min(options, key=lambda option: order.index(option.kind))
 
 
 def _why_not(option: Option, taken: Option, field: Field) -> str:

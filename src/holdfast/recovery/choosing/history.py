@@ -116,11 +116,11 @@ class History:
             return self
         return replace(
             self,
-            metrics=tuple(replace(one, points=_moved(one.points, steps)) for one in self.metrics),
+            metrics=tuple(replace(metric, points=_moved(metric.points, steps)) for metric in self.metrics),
             losses=_moved(self.losses, steps),
             rates=_moved(self.rates, steps),
-            changes=tuple(one._replace(step=one.step + steps) for one in self.changes),
-            findings=tuple(one._replace(step=one.step + steps, onset=one.onset + steps) for one in self.findings),
+            changes=tuple(change._replace(step=change.step + steps) for change in self.changes),
+            findings=tuple(finding._replace(step=finding.step + steps, onset=finding.onset + steps) for finding in self.findings),
             undone=tuple(Undone(one.to + steps, one.at + steps) for one in self.undone),
             epochs=(),  # they begin at nought again
             last=None if self.last is None else self.last + steps,
@@ -132,7 +132,9 @@ class History:
         if chosen is None:
             return self
         directed = chosen if lower_is_better is None else replace(chosen, lower_is_better=lower_is_better)
-        return replace(self, metrics=tuple(directed if one is chosen else one for one in self.metrics), monitored=chosen.name)
+        return replace(
+            self, metrics=tuple(directed if metric is chosen else metric for metric in self.metrics), monitored=chosen.name
+        )
 
 
 def is_held_out(name: str) -> bool:

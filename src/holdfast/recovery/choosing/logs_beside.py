@@ -133,7 +133,7 @@ def _noted(finding: Finding, curves: Curves) -> Noted:
 
 def _metrics(curves: Sequence[Curve]) -> list[Curve]:
     """The curves that judge the model: those of held-out data, its loss too; where there are none, those of a known direction."""
-    judging = [one for one in curves if one.role in ("loss", "metric", "other") and not _PACE.search(one.name.lower())]
+    judging = [curve for curve in curves if curve.role in ("loss", "metric", "other") and not _PACE.search(curve.name.lower())]
     held_out = [one for one in judging if one.split in HELD_OUT or is_held_out(one.name)]
     return held_out or [one for one in judging if one.role == "metric"]
 
@@ -150,7 +150,7 @@ def _after_the_step(history: History) -> History:
     """Lightning writes an evaluation down under the number of the last step; its checkpoints count the steps that were made."""
     if history.unit == "epoch":
         return history
-    moved = tuple(replace(one, points=tuple((at + 1, value) for at, value in one.points)) for one in history.metrics)
+    moved = tuple(replace(metric, points=tuple((at + 1, value) for at, value in metric.points)) for metric in history.metrics)
     return replace(history, metrics=moved, last=None if history.last is None else history.last + 1)
 
 
@@ -161,7 +161,7 @@ def _with_best(history: History, state: Any) -> History:
         values = [value for _, value in series.points]
         if isinstance(best, (int, float)) and best in values:
             lower = series.lower_is_better if series.lower_is_better is not None else best == min(values) != max(values)
-            metrics = tuple(replace(one, lower_is_better=lower) if one is series else one for one in history.metrics)
+            metrics = tuple(replace(metric, lower_is_better=lower) if metric is series else metric for metric in history.metrics)
             return replace(history, metrics=metrics, monitored=series.name)
     return history
 

@@ -94,7 +94,7 @@ class Choice:
     @property
     def others(self) -> tuple[Option, ...]:
         """Those that were not recommended."""
-        return tuple(one for one in self.options if one.kind != self.recommended)
+        return tuple(option for option in self.options if option.kind != self.recommended)
 
     def as_row(self) -> dict[str, Any]:
         """As `--json` gives it."""
@@ -104,18 +104,18 @@ class Choice:
             judged_by = {"name": metric.name, "lower_is_better": metric.lower_is_better}
         return {
             "recommended": self.recommended,
-            "options": [one.as_row() for one in self.options],
+            "options": [option.as_row() for option in self.options],
             "rejected": [one.as_row() for one in self.rejected],
             "trouble": [
                 {
-                    "code": one.code,
-                    "since": one.begin,
-                    "seen": one.seen,
-                    "until": one.until,
-                    "lasts": one.lasts,
-                    "words": one.words,
+                    "code": setback.code,
+                    "since": setback.begin,
+                    "seen": setback.seen,
+                    "until": setback.until,
+                    "lasts": setback.lasts,
+                    "words": setback.words,
                 }
-                for one in self.setbacks
+                for setback in self.setbacks
             ],
             "unit": self.history.unit,
             "metric": judged_by,
@@ -126,7 +126,7 @@ class Choice:
 
 def gentler(history: History, troubles: Sequence[Setback], candidate: Candidate, position: int | None) -> Settings:
     """What goes with a state from before the trouble: a lower learning rate, and after a collapse a warm-up."""
-    codes = {one.code for one in troubles}
+    codes = {trouble.code for trouble in troubles}
     collapsed, exploded = "metric-collapse" in codes, _exploded(history, troubles)
     factor = _LOWER_WITH_AVERAGES if collapsed and "ema" in candidate.summary.holds else _LOWER
     rate = _rate_of(candidate, history, position)
@@ -141,7 +141,7 @@ def gentler(history: History, troubles: Sequence[Setback], candidate: Candidate,
 
 def fresh(history: History, troubles: Sequence[Setback], candidates: Iterable[Candidate]) -> Settings:
     """Settings with which most trainings begin well."""
-    codes = {one.code for one in troubles}
+    codes = {trouble.code for trouble in troubles}
     wild = _exploded(history, troubles) or codes & {"loss-divergence", "non-finite-loss", "non-finite-weights"}
     highest = max((value for _, value in history.rates), default=None)
     lr = multiply(_FRESH_AFTER_EXPLOSION if wild else _FRESH, highest)
@@ -172,12 +172,12 @@ def warm_up(history: History) -> Settings:
 
 def _half_precision(candidates: Iterable[Candidate]) -> Settings:
     """bfloat16 where a gradient scaler shows that float16 was used: it has the range of float32, and needs no scaler."""
-    scaled = any("scaler" in one.summary.holds for one in candidates)
+    scaled = any("scaler" in candidate.summary.holds for candidate in candidates)
     return {"dtype": {"op": "set", "value": "bfloat16"}} if scaled else {}
 
 
 def _exploded(history: History, troubles: Sequence[Setback]) -> bool:
     """Whether the gradients exploded where the trouble began."""
-    since = min((one.begin for one in troubles), default=None)
+    since = min((trouble.begin for trouble in troubles), default=None)
     steps = [noted.step for noted in history.findings if noted.code == "gradient-explosion"]
     return since is not None and any(step >= since - _NEAR for step in steps)

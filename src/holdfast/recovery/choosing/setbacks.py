@@ -165,6 +165,6 @@ def _overcome(noted: Noted, history: History) -> bool:
 
 def _evaluation_before(noted: Noted, history: History) -> int:
     """The last evaluation before a metric began to get worse; what was saved after it may be worse already."""
-    series = next((one for one in history.metrics if one.name == noted.metric), history.metric())
+    series = next((metric for metric in history.metrics if metric.name == noted.metric), history.metric())
     before = [at for at, _ in series.points if at < noted.onset] if series is not None else []
     return before[-1] if before else noted.onset - 1

@@ -79,7 +79,7 @@ class DetectionData(Dataset[Sample]):
         self.classes = [data.class_name(key) for key in class_keys(data)]
         self._cache: ImageCache | None = None
         self._stamp = fingerprint_of_files(
-            {one.image: data.listing.files.get(one.image, (0, 0)) for one in self._entries}, _DECODED
+            {entry.image: data.listing.files.get(entry.image, (0, 0)) for entry in self._entries}, _DECODED
         )
 
     def __len__(self) -> int:

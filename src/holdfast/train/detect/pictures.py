@@ -117,7 +117,7 @@ def confusion_matrix(result: DetectionResult) -> str:
 
 def precision_recall(result: DetectionResult) -> str:
     """Precision over recall at IoU 0.5: the mean of all classes, and the classes; of many those with the lowest precision."""
-    classes = sorted(result.curves.items(), key=lambda one: float(one[1].mean()))
+    classes = sorted(result.curves.items(), key=lambda item: float(item[1].mean()))
     curves = [("all classes", np.mean(list(result.curves.values()), axis=0))] if len(classes) > 1 else []
     recall = np.arange(101)
     return plot(

@@ -36,7 +36,7 @@ class TimmEncoder(nn.Module):
     def forward(self, images: torch.Tensor) -> list[torch.Tensor]:
         """Features B×C×H×W, the finest first."""
         features = self.body((images - self.mean) / self.std)
-        return [one.permute(0, 3, 1, 2) if self._channels_last else one for one in features]
+        return [feature.permute(0, 3, 1, 2) if self._channels_last else feature for feature in features]
 
     def layers(self) -> list[nn.Module]:
         """Its layers in the order of the forward pass."""

@@ -137,15 +137,15 @@ def branches_of(array: SensorArray, targets: Sequence[Target]) -> list[str]:
 def described(array: SensorArray, before: Mapping[str, Any]) -> dict[str, Any]:
     """A config's array with the measured normalisation filled in."""
     kept = {**before, "channels": dict(before["channels"])}
-    for one in array.channels:
-        values = {"offset": one.offset, "scale": one.scale}
-        kept["channels"][one.name] = {"branch": one.name, **(before["channels"][one.name] or {}), **values}
+    for channel in array.channels:
+        values = {"offset": channel.offset, "scale": channel.scale}
+        kept["channels"][channel.name] = {"branch": channel.name, **(before["channels"][channel.name] or {}), **values}
     return kept
 
 
 def describe_targets(targets: Sequence[Target], before: Mapping[str, Any]) -> dict[str, Any]:
     """A config's targets with the measured normalisation filled in."""
-    return {one.name: {**(before[one.name] or {}), "offset": one.offset, "scale": one.scale} for one in targets}
+    return {target.name: {**(before[target.name] or {}), "offset": target.offset, "scale": target.scale} for target in targets}
 
 
 def _channel(name: str, value: Any, invalid: Any) -> Channel:

@@ -80,7 +80,7 @@ class Evaluator:
 
     def __init__(self, array: SensorArray, targets: Sequence[Target]) -> None:
         self._array, self._targets = array, tuple(targets)
-        self.names = [one.name for one in targets] or [face.name for face in array.faces]
+        self.names = [target.name for target in targets] or [face.name for face in array.faces]
         self.errors = {name: Errors() for name in self.names}
         self.events, self.loss, self.hidden, self.valid = 0, 0.0, 0, 0
         self.worst: list[tuple[float, int, Judged]] = []
@@ -90,7 +90,9 @@ class Evaluator:
         """Count a batch of a regression; the predictions in the targets' own units."""
         losses = target_losses(outputs, batch["targets"], self._targets)
         loss = torch.stack([one.weight * some for one, some in zip(self._targets, losses, strict=True)]).sum(dim=0)
-        predicted = torch.cat([outputs[one.name].float() * (one.scale or 1) + (one.offset or 0) for one in self._targets], dim=1)
+        predicted = torch.cat(
+            [outputs[target.name].float() * (target.scale or 1) + (target.offset or 0) for target in self._targets], dim=1
+        )
         made, truth, first = predicted.cpu().numpy(), batch["targets"].cpu().numpy(), 0
         for one in self._targets:
             part = slice(first, first + one.size)
@@ -150,7 +152,7 @@ class Evaluator:
         if self._targets:
             metrics |= {f"{name}_mae": self.errors[name].mean for name in self.names}
             return metrics | {f"{name}_rmse": self.errors[name].rmse for name in self.names}
-        count = sum(one.count for one in self.errors.values())
-        metrics["hidden_mae"] = sum(one.absolute for one in self.errors.values()) / max(count, 1)
+        count = sum(error.count for error in self.errors.values())
+        metrics["hidden_mae"] = sum(error.absolute for error in self.errors.values()) / max(count, 1)
         metrics["actual_mask_ratio"] = self.hidden / max(self.valid, 1)
         return metrics | {f"hidden_mae/{name}": self.errors[name].mean for name in self.names}

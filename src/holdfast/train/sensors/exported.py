@@ -33,7 +33,7 @@ class Predictions(nn.Module):
         """The outputs in their own units."""
         outputs = self.model(values)
         if self.targets:
-            return tuple(outputs[one.name] * (one.scale or 1.0) + (one.offset or 0.0) for one in self.targets)
+            return tuple(outputs[target.name] * (target.scale or 1.0) + (target.offset or 0.0) for target in self.targets)
         return (torch.where(outputs["valid"], values, self.model.normalise.invert(outputs[FILLED])),)
 
 
@@ -61,8 +61,8 @@ def predictions(
     model: SensorModel, array: SensorArray, targets: Sequence[Target], events: torch.Tensor | None = None
 ) -> Exportable:
     """A model as it is exported."""
-    names = [one.name for one in array.channels]
-    spreads = [one.scale or 1.0 for one in targets] or [1.0]
+    names = [channel.name for channel in array.channels]
+    spreads = [target.scale or 1.0 for target in targets] or [1.0]
 
     def difference(outputs: Outputs, results: Outputs) -> torch.Tensor:
         """The largest difference in spreads of a target; that of channels relative to their size."""
@@ -76,8 +76,9 @@ def predictions(
         model=Predictions(model, targets),
         name="values",
         shape=(len(array.channels), array.sensors),
-        outputs=tuple(one.name for one in targets) or (FILLED,),
-        words=", ".join(f"{one.name} ({one.size})" for one in targets) or f"{FILLED}, the values with invalid channels filled",
+        outputs=tuple(target.name for target in targets) or (FILLED,),
+        words=", ".join(f"{target.name} ({target.size})" for target in targets)
+        or f"{FILLED}, the values with invalid channels filled",
         metadata={"channels": json.dumps(names), "faces": json.dumps([face.name for face in array.faces])},
         images=events,
         difference=difference,

@@ -120,7 +120,7 @@ class RootFile(EventFile):
         if not trees or (self._tree and self._tree not in trees):
             fix = f"--tree with one of: {', '.join(trees)}" if trees else "a file with a TTree"
             raise UsageError(f"{self.path} has no tree {self._tree}".rstrip() + ".", fix=fix)
-        chosen = trees[self._tree] if self._tree else max(trees.values(), key=lambda one: int(one.num_entries))
+        chosen = trees[self._tree] if self._tree else max(trees.values(), key=lambda tree: int(tree.num_entries))
         self._branches = dict(chosen.iteritems())
         return chosen
 
@@ -286,7 +286,7 @@ def open_files(data: str, tree: str = "", threads: int = 1) -> list[EventFile]:
     if not paths:
         raise UsageError(f"{data} has no events.", fix=f"a file, folder or pattern of {', '.join(_ENDINGS)} files")
     files = [_opened(one, tree, threads) for one in paths]
-    return [one for one in files if one.rows]
+    return [file for file in files if file.rows]
 
 
 def _opened(path: Path, tree: str, threads: int) -> EventFile:

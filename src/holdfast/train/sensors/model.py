@@ -28,7 +28,7 @@ class SensorModel(nn.Module):
         self.normalise = Normalise(array)
         self.encoder = Encoder(array, width, depth)
         self.heads: nn.ModuleDict = nn.ModuleDict(
-            {one.name: TargetHead(one, width) for one in targets} or {FILLED: FillHead(array, self.encoder, width)}
+            {target.name: TargetHead(target, width) for target in targets} or {FILLED: FillHead(array, self.encoder, width)}
         )
 
     def forward(self, values: torch.Tensor, hidden: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
@@ -52,11 +52,11 @@ class Normalise(nn.Module):
 
     def __init__(self, array: SensorArray) -> None:
         super().__init__()
-        self.transforms = tuple(one.transform for one in array.channels)
+        self.transforms = tuple(channel.transform for channel in array.channels)
         values = {
-            "offset": [one.offset or 0.0 for one in array.channels],
-            "scale": [one.scale or 1.0 for one in array.channels],
-            "invalid": [one.invalid if one.invalid is not None else float("nan") for one in array.channels],
+            "offset": [channel.offset or 0.0 for channel in array.channels],
+            "scale": [channel.scale or 1.0 for channel in array.channels],
+            "invalid": [channel.invalid if channel.invalid is not None else float("nan") for channel in array.channels],
         }
         for name, some in values.items():
             self.register_buffer(name, torch.tensor(some)[:, None], persistent=False)
@@ -66,7 +66,7 @@ class Normalise(nn.Module):
         values = values.float()
         valid = (values.abs() < float("inf")) & (values != self.invalid)  # NaN is not smaller than anything
         clean = torch.where(valid, values, torch.zeros_like(values))
-        if any(one != "none" for one in self.transforms):
+        if any(transform != "none" for transform in self.transforms):
             clean = torch.stack([_transform(clean[:, place], one) for place, one in enumerate(self.transforms)], dim=1)
         return (clean - self.offset) / self.scale * valid, valid
 

@@ -38,7 +38,7 @@ def report_of(model: SensorModel, result: Evaluator, task: Any, folder: Path) ->
         galleries["Predictions against truth"] = _scatters(result, task.targets)
     else:
         galleries["Reconstructions beside truth"] = _reconstructions(model, task)
-    galleries["Worst events"] = [_event(one, task) for one in result.worst_events()]
+    galleries["Worst events"] = [_event(event, task) for event in result.worst_events()]
     try:
         for title, pictures in galleries.items():
             for place, picture in enumerate(pictures, 1):
@@ -215,8 +215,8 @@ def _colour(fraction: float) -> tuple[int, int, int]:
 
 def _scatters(result: Evaluator, targets: Sequence[Any]) -> list[Picture]:
     """Predictions over the truth, a picture for each value of a target."""
-    names = [f"{one.name}[{place}]" if one.size > 1 else one.name for one in targets for place in range(one.size)]
-    truth, made = (np.array([one[place] for one in result.points]) for place in (1, 2))
+    names = [f"{target.name}[{place}]" if target.size > 1 else target.name for target in targets for place in range(target.size)]
+    truth, made = (np.array([point[place] for point in result.points]) for place in (1, 2))
     return [_scatter(name, truth[:, place], made[:, place]) for place, name in enumerate(names)] if len(truth) else []
 
 

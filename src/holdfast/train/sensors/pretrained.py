@@ -75,7 +75,7 @@ def _shown(value: object) -> str:
 
 def _check_geometry(source: Path, before: SensorArray, now: SensorArray) -> None:
     def words(array: SensorArray) -> list[str]:
-        channels = ", ".join(one.name for one in array.channels)
+        channels = ", ".join(channel.name for channel in array.channels)
         return [f"channels {channels}", *(f"face {face.name}: {face.words}" for face in array.faces)]
 
     for was, wanted in zip(words(before), words(now), strict=False):

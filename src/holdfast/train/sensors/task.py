@@ -51,7 +51,7 @@ class SensorsTask:
 
     def _words(self) -> str:
         faces = ", ".join(f"{face.name} ({face.words})" for face in self.array.faces)
-        channels = ", ".join(f"{one.name} − {one.offset:.4g}, / {one.scale:.4g}" for one in self.array.channels)
+        channels = ", ".join(f"{channel.name} − {channel.offset:.4g}, / {channel.scale:.4g}" for channel in self.array.channels)
         return f"{self.array.sensors} sensors on {faces}; {channels}"
 
     def _machine_words(self) -> list[str]:
@@ -165,7 +165,7 @@ class SensorsTask:
         assert isinstance(model, SensorModel)
         weights = {name: value.cpu() for name, value in model.state_dict().items()}
         described = {name: getattr(self.settings, name) for name in ("array", "targets", "objective", "width", "depth")}
-        sizes = {one.name: one.size for one in self.targets}
+        sizes = {target.name: target.size for target in self.targets}
         torch.save({"settings": described, "sizes": sizes, "state_dict": weights}, folder / MODEL)
         return report_of(model, evaluation.details, self, folder)
 
