@@ -61,12 +61,20 @@ def show(measured: list[Measured]) -> None:
         console.print(Text.assemble((f"{use:<34} ", "dim"), (mode, "bold")))
 
 
-def _cells(eager: Measured, one: Measured) -> list[str]:
-    speed = f"× {eager.step_seconds / one.step_seconds:.2f}" if eager.step_seconds and one.step_seconds else DASH
-    steps = break_even(eager, one)
-    after = f"{number(steps)} steps" if steps is not None else DASH if one.mode == EAGER or one.failed else "never"
-    compiling = duration(one.compile_seconds)
-    return [one.mode, compiling, _short(one.step_seconds), speed, size(one.peak_bytes), number(one.graph_breaks), after]
+def _cells(eager: Measured, measured: Measured) -> list[str]:
+    speed = f"× {eager.step_seconds / measured.step_seconds:.2f}" if eager.step_seconds and measured.step_seconds else DASH
+    steps = break_even(eager, measured)
+    after = f"{number(steps)} steps" if steps is not None else DASH if measured.mode == EAGER or measured.failed else "never"
+    compiling = duration(measured.compile_seconds)
+    return [
+        measured.mode,
+        compiling,
+        _short(measured.step_seconds),
+        speed,
+        size(measured.peak_bytes),
+        number(measured.graph_breaks),
+        after,
+    ]
 
 
 def _short(seconds: float | None) -> str:

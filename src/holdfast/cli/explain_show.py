@@ -137,19 +137,19 @@ def answer(explanation: Answer, name: str | None) -> None:
         console.print(Text(f"\nit ends with an unknown error: {_short(explanation.unknown[0])}", "dim"))
 
 
-def _match(console: Console, one: Match, lines: int, name: str | None, *, follows: bool) -> None:
-    style = "bold red" if one.text.kind >= FOLLOWS else "bold yellow"
-    head = Text.assemble((words_of(one.text.page), style), (f" [{one.text.page}]", "dim"))
-    times = f", {one.times:,} times" if one.times > 1 else ""
+def _match(console: Console, match: Match, lines: int, name: str | None, *, follows: bool) -> None:
+    style = "bold red" if match.text.kind >= FOLLOWS else "bold yellow"
+    head = Text.assemble((words_of(match.text.page), style), (f" [{match.text.page}]", "dim"))
+    times = f", {match.times:,} times" if match.times > 1 else ""
     if lines > 1 or name:
-        head.append(f"   {_place(one.number, lines, name)}{times}{', may well follow from it' if follows else ''}", "dim")
+        head.append(f"   {_place(match.number, lines, name)}{times}{', may well follow from it' if follows else ''}", "dim")
     console.print(head)
-    console.print(Padding(Text(_short(one.line), "red"), (0, 0, 0, 4)))
-    parts = [("", one.text.means), ("", hint_from_amounts(one.line) or ""), ("fix: ", one.text.fix)]
+    console.print(Padding(Text(_short(match.line), "red"), (0, 0, 0, 4)))
+    parts = [("", match.text.means), ("", hint_from_amounts(match.line) or ""), ("fix: ", match.text.fix)]
     for label, text in parts:
         if text:
             console.print(Padding(Text.assemble((label, "bold"), _with_code(text)), (0, 0, 0, 2)))
-    console.print(Padding(Text(f"more: holdfast explain {one.text.page}", "dim"), (0, 0, 0, 2)))
+    console.print(Padding(Text(f"more: holdfast explain {match.text.page}", "dim"), (0, 0, 0, 2)))
 
 
 def _with_code(plain: str) -> Text:

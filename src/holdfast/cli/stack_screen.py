@@ -73,14 +73,14 @@ def _title(one: Group) -> Text:
     return line
 
 
-def _state(one: ProcessStacks) -> str:
-    if one.state == "stopped":
+def _state(stacks: ProcessStacks) -> str:
+    if stacks.state == "stopped":
         return "stopped (SIGSTOP)"
-    if one.state == "gone":
-        return one.problem or "ended"
-    main = one.main
+    if stacks.state == "gone":
+        return stacks.problem or "ended"
+    main = stacks.main
     if main is None:
-        return one.state or "–"
+        return stacks.state or "–"
     words = doing(main) or ("runs" if main.active else "waits")
     return f"{words}, holds the interpreter lock" if main.holds_gil else words
 

@@ -45,7 +45,7 @@ def _show(infos: list[TableInfo]) -> None:
         _print(console, info)
 
 
-def _print(console: Console, one: TableInfo) -> None:
+def _print(console: Console, info: TableInfo) -> None:
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
@@ -54,9 +54,9 @@ def _print(console: Console, one: TableInfo) -> None:
     head.add_column(width=18)
     head.add_column(width=9, justify="right")
     head.add_column()
-    rows = Text(f"{one.rows:,}") if one.rows else Text("empty", style="yellow")
-    head.add_row(Text(one.table, style="bold"), rows, Text(one.a_row_is))
+    rows = Text(f"{info.rows:,}") if info.rows else Text("empty", style="yellow")
+    head.add_row(Text(info.table, style="bold"), rows, Text(info.a_row_is))
     console.print(head)
-    console.print(Padding(Text(", ".join(one.columns), style="dim"), (0, 0, 0, 4)))
-    if one.empty_because:
-        console.print(Padding(Text(f"empty: {one.empty_because}", style="yellow"), (0, 0, 0, 4)))
+    console.print(Padding(Text(", ".join(info.columns), style="dim"), (0, 0, 0, 4)))
+    if info.empty_because:
+        console.print(Padding(Text(f"empty: {info.empty_because}", style="yellow"), (0, 0, 0, 4)))

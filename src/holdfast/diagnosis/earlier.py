@@ -131,9 +131,9 @@ def _alike(one: float | str | None, other: float | str | None) -> bool:
     return one == other
 
 
-def _is_same(one: Difference, other: Difference) -> bool:
+def _is_same(difference: Difference, other: Difference) -> bool:
     """Whether `--lr 0.1` is what is already told as the learning rate."""
-    return _alike(_number(other.then), _number(one.then)) and _alike(_number(other.now), _number(one.now))
+    return _alike(_number(other.then), _number(difference.then)) and _alike(_number(other.now), _number(difference.now))
 
 
 def _number(value: float | str | None) -> float | str | None:

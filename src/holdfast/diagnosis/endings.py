@@ -81,9 +81,9 @@ def _error_before_abort(answer: Answer) -> str | None:
     return first.text.page
 
 
-def _disproved(one: Match, ended: Ended) -> bool:
+def _disproved(match: Match, ended: Ended) -> bool:
     """A launcher that reports SIGKILL takes it for a kill for memory; the kernel knows better."""
-    return one.text.page == "host-out-of-memory" and ended.killed_for_memory == 0 and bool(_KILL.search(one.line))
+    return match.text.page == "host-out-of-memory" and ended.killed_for_memory == 0 and bool(_KILL.search(match.line))
 
 
 def words_of(ended: Ended) -> str:

@@ -116,7 +116,7 @@ def _crossing(now: Measured, other: Measured) -> int | None:
     return max(1, int(((other.compile_seconds or 0.0) - (now.compile_seconds or 0.0)) / saved) + 1)
 
 
-def as_row(eager: Measured, one: Measured) -> dict[str, Any]:
+def as_row(eager: Measured, measured: Measured) -> dict[str, Any]:
     """A mode as JSON has it."""
-    speedup = eager.step_seconds / one.step_seconds if eager.step_seconds and one.step_seconds else None
-    return {**asdict(one), "speedup": speedup, "break_even_steps": break_even(eager, one)}
+    speedup = eager.step_seconds / measured.step_seconds if eager.step_seconds and measured.step_seconds else None
+    return {**asdict(measured), "speedup": speedup, "break_even_steps": break_even(eager, measured)}

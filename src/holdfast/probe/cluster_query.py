@@ -75,7 +75,7 @@ def _try(sources: list[Source], sql: str, limit: int, until: float, timeout: flo
         raise
 
 
-def _query_there(one: There, sql: str, limit: int, timeout: float) -> Answer:
+def _query_there(there: There, sql: str, limit: int, timeout: float) -> Answer:
     body: dict[str, Any] = {"sql": sql, "limit": limit, "timeout": timeout}
-    reply = one.remote.post("/v1/query", body, seconds=timeout + 5.0)
+    reply = there.remote.post("/v1/query", body, seconds=timeout + 5.0)
     return Answer(reply["columns"], [tuple(row) for row in reply["rows"]], bool(reply["cut"]), list(reply["notes"]))

@@ -36,13 +36,13 @@ def _is_plain(name: str) -> bool:
     return bool(name) and name.isprintable() and not name.startswith(".") and not set(name) & set("/\\")
 
 
-def _copy(one: There, name: str, folder: Path) -> RunFolder:
-    info = one.remote.get("/v1/info", run=name)[name]
+def _copy(there: There, name: str, folder: Path) -> RunFolder:
+    info = there.remote.get("/v1/info", run=name)[name]
     run = RunFolder.join(folder, name)
-    run.write_info({**info, "host": info.get("host") or one.host})
-    rows = only(one.remote.get("/v1/journal", run=name), name)["rows"]
+    run.write_info({**info, "host": info.get("host") or there.host})
+    rows = only(there.remote.get("/v1/journal", run=name), name)["rows"]
     run.journal.path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    source = RemoteRuns(one.remote, [name], seconds=_SECONDS)
+    source = RemoteRuns(there.remote, [name], seconds=_SECONDS)
     for table in source.tables():
         if table not in _LEFT_THERE and table.isidentifier():
             _copy_table(source, table, run)

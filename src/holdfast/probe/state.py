@@ -162,27 +162,27 @@ def _led_elsewhere(run: RunFolder, now: float) -> bool:
         return False
 
 
-def _superseded(one: Recording, others: list[Recording]) -> bool:
+def _superseded(recording: Recording, others: list[Recording]) -> bool:
     """Whether a later training of the same rank took its place: in the same process, or after its process ended."""
-    later = [other for other in others if other.part > one.part]
+    later = [other for other in others if other.part > recording.part]
     if not later:
         return False
-    info = one.info()
+    info = recording.info()
     if any(other.info().get("pid") == info.get("pid") for other in later):
         return True
     return not lives(info)
 
 
-def _rank_state(one: Recording, window: int, now: float, over: str | None, events: Sequence[Event]) -> RankState:
-    info = one.info()
-    own = _events_of(one.rank, info.get("started"), events)
-    rows = last_rows(one.path, "steps", _COLUMNS, window)
+def _rank_state(recording: Recording, window: int, now: float, over: str | None, events: Sequence[Event]) -> RankState:
+    info = recording.info()
+    own = _events_of(recording.rank, info.get("started"), events)
+    rows = last_rows(recording.path, "steps", _COLUMNS, window)
     figures = _figures(rows, now)
     there = lives(info)
     if there is None:
         there = figures["age"] is not None and figures["age"] < _OTHER_HOST_SECONDS
     alive = there and over is None
-    growing = figures["step"] is None or open_pieces(one.path / "steps").growing
+    growing = figures["step"] is None or open_pieces(recording.path / "steps").growing
     health, reason = rank_health(
         alive=alive,
         growing=growing,
@@ -191,30 +191,36 @@ def _rank_state(one: Recording, window: int, now: float, over: str | None, event
         loss=None if _was_skipped(rows, own) else figures["loss"],
         age=figures["age"],
         usual=_usual(rows),
-        degraded=_degraded(events, one.rank),
+        degraded=_degraded(events, recording.rank),
         journal=journal_health(own, step=figures["step"], now=now),
     )
-    if alive and growing and (figures["age"] or 0.0) > _PAUSE_SHOWS and (pulse := read_pulse(one)) and pulse.phase == "paused":
+    if (
+        alive
+        and growing
+        and (figures["age"] or 0.0) > _PAUSE_SHOWS
+        and (pulse := read_pulse(recording))
+        and pulse.phase == "paused"
+    ):
         health, reason = "paused", "holdfast continue resumes it"
     return RankState(
-        rank=one.rank,
-        part=one.part,
+        rank=recording.rank,
+        part=recording.part,
         pid=info.get("pid"),
         alive=alive,
         growing=growing,
         num_skipped=num_skipped(own),
         health=health,
         reason=reason,
-        evaluation=_newest_evaluation(one.path),
+        evaluation=_newest_evaluation(recording.path),
         host=info.get("host"),
         **figures,
     )
 
 
-def _brief_state(one: Recording, now: float, over: str | None, events: Sequence[Event]) -> RankState:
+def _brief_state(recording: Recording, now: float, over: str | None, events: Sequence[Event]) -> RankState:
     """The same of one of thousands, from its newest row alone."""
-    info, row = one.info(), newest_row(one.path, "steps", _BRIEF)
-    own = _events_of(one.rank, info.get("started"), events)
+    info, row = recording.info(), newest_row(recording.path, "steps", _BRIEF)
+    own = _events_of(recording.rank, info.get("started"), events)
     values = {name: None if row is None else _last({name: row.values[name]}, name) for name in _BRIEF}
     age = None if values["time"] is None else max(0.0, now - values["time"])
     there, growing = lives(info), row is None or not row.sealed
@@ -228,15 +234,15 @@ def _brief_state(one: Recording, now: float, over: str | None, events: Sequence[
         loss=values["loss"],
         age=age,
         usual=max(seconds, EVERY_SECONDS / 10) if seconds else None,
-        degraded=_degraded(events, one.rank),
+        degraded=_degraded(events, recording.rank),
         journal=journal_health(own, step=values["step"], now=now),
     )
     figures: dict[str, Any] = dict.fromkeys(("epoch", "grad_norm", "lr", "budget", "gpu_memory", "host_memory"))
     figures |= {"step": values["step"], "loss": values["loss"], "age": age, "rate": 1.0 / seconds if seconds else None}
     figures["data_share"] = values["data_seconds"] / seconds if seconds and values["data_seconds"] is not None else None
     return RankState(
-        rank=one.rank,
-        part=one.part,
+        rank=recording.rank,
+        part=recording.part,
         pid=info.get("pid"),
         alive=alive,
         growing=growing,

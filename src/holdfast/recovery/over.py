@@ -18,20 +18,20 @@ def is_over(training: Sequence[Recording], run: Sequence[Recording]) -> bool:
     return all(_has_ended(one, later) for one in training)
 
 
-def _has_ended(one: Recording, later: Sequence[Recording]) -> bool:
+def _has_ended(recording: Recording, later: Sequence[Recording]) -> bool:
     """Its process is gone, or has begun the next training and continues with that one alone.
 
     One that cannot be seen from here has ended when there is a next.
     """
-    info = one.info()
+    info = recording.info()
     alive = lives(info) if isinstance(info.get("pid"), int) else None
     if alive is None:
         return bool(later)
     begun = [other.info().get("started", 0.0) for other in later if other.info().get("pid") == info["pid"]]
-    return not alive or (bool(begun) and not _has_stepped_since(one, max(begun)))
+    return not alive or (bool(begun) and not _has_stepped_since(recording, max(begun)))
 
 
-def _has_stepped_since(one: Recording, when: float) -> bool:
+def _has_stepped_since(recording: Recording, when: float) -> bool:
     """Whether a training continues although its process has begun another: they run side by side, in threads."""
-    times = last_rows(one.path, "steps", ("time",), 1)["time"]
+    times = last_rows(recording.path, "steps", ("time",), 1)["time"]
     return len(times) > 0 and float(times[-1]) > when + _SIDE_BY_SIDE

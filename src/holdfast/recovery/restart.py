@@ -108,36 +108,36 @@ def in_vain(endings: Sequence[Ending]) -> int:
     return count
 
 
-def _further(one: Ending, before: Sequence[Ending]) -> bool:
+def _further(ending: Ending, before: Sequence[Ending]) -> bool:
     newest = max((past.checkpoint_step or 0 for past in before), default=0)
-    if (one.checkpoint_step or 0) > newest:
+    if (ending.checkpoint_step or 0) > newest:
         return True
     furthest = max((past.reached if past.reached is not None else -1 for past in before), default=-1)
-    return (one.reached if one.reached is not None else -1) > furthest
+    return (ending.reached if ending.reached is not None else -1) > furthest
 
 
-def _mistake(one: Ending) -> str | None:
-    if one.steps:
+def _mistake(ending: Ending) -> str | None:
+    if ending.steps:
         return None
-    if one.exit_code == _USAGE:
+    if ending.exit_code == _USAGE:
         return "it ended with code 2 before the first step, as for wrong arguments"
-    if one.error in _MISTAKES:
-        return f"{one.error} before the first step is a mistake in the script"
+    if ending.error in _MISTAKES:
+        return f"{ending.error} before the first step is a mistake in the script"
     return None
 
 
-def _place(one: Ending) -> str:
-    return "the beginning" if one.reached is None else f"step {one.reached:,} or before"
+def _place(ending: Ending) -> str:
+    return "the beginning" if ending.reached is None else f"step {ending.reached:,} or before"
 
 
-def _changed(one: Ending, now: Changes, vain: int) -> Changes:
+def _changed(ending: Ending, now: Changes, vain: int) -> Changes:
     """The change that the diagnosis asks for. A loader that stalls gets fewer workers only when it does so again."""
     workers, parts, factor = now.workers, now.parts, now.lr_factor
-    again = one.code == _LOADER and vain > 0
-    if (one.code == _OUT_OF_MEMORY or again) and one.workers:
-        workers = one.workers // 2
-    if one.code == _OUT_OF_GPU_MEMORY:
+    again = ending.code == _LOADER and vain > 0
+    if (ending.code == _OUT_OF_MEMORY or again) and ending.workers:
+        workers = ending.workers // 2
+    if ending.code == _OUT_OF_GPU_MEMORY:
         parts *= 2
-    if one.code in _NUMBERS:
+    if ending.code in _NUMBERS:
         factor *= 0.5
-    return Changes(workers, parts, factor, now.trackers_offline or one.code == _TRACKER)
+    return Changes(workers, parts, factor, now.trackers_offline or ending.code == _TRACKER)

@@ -14,11 +14,11 @@ _FAR = re.compile(r"^(nfs\d?|cifs|smb\w*|lustre|ceph|gpfs|beegfs\w*|glusterfs|af
 _CALLS = ("open", "stat", "read", "pread", "readv", "write", "fsync")
 
 
-def waits_for_storage(one: ProcessStacks) -> bool:
+def waits_for_storage(stacks: ProcessStacks) -> bool:
     """Whether the system says that it waits for a disk, or it is in a call on a file of a network file system."""
-    if one.state == ON_DISK:
+    if stacks.state == ON_DISK:
         return True
-    call, _, file = ((one.main.call if one.main is not None else None) or "").partition(" ")
+    call, _, file = ((stacks.main.call if stacks.main is not None else None) or "").partition(" ")
     return call in _CALLS and file.startswith("/") and is_far(file, _mounts())
 
 

@@ -69,16 +69,16 @@ def _group(members: tuple[ProcessStacks, ...], all_threads: bool) -> Group:
     return Group(members, shown, idle)
 
 
-def _split(one: ProcessStacks, all_threads: bool) -> tuple[tuple[Thread, ...], tuple[Thread, ...]]:
-    idle = () if all_threads else tuple(thread for thread in one.threads if is_idle(thread))
-    return tuple(thread for thread in one.threads if thread not in idle), idle
+def _split(stacks: ProcessStacks, all_threads: bool) -> tuple[tuple[Thread, ...], tuple[Thread, ...]]:
+    idle = () if all_threads else tuple(thread for thread in stacks.threads if is_idle(thread))
+    return tuple(thread for thread in stacks.threads if thread not in idle), idle
 
 
-def _key(one: ProcessStacks, all_threads: bool) -> object:
-    kind = "rank" if one.is_rank else ("worker", one.rank) if one.worker is not None else one.pid
-    shown, _ = _split(one, all_threads)
+def _key(stacks: ProcessStacks, all_threads: bool) -> object:
+    kind = "rank" if stacks.is_rank else ("worker", stacks.rank) if stacks.worker is not None else stacks.pid
+    shown, _ = _split(stacks, all_threads)
     lines = tuple(tuple((f.func, f.file, f.line) for f in own_part(thread)) for thread in shown)
-    return kind, one.state in ("stopped", "gone"), one.problem, lines
+    return kind, stacks.state in ("stopped", "gone"), stacks.problem, lines
 
 
 def _worker_words(members: Sequence[ProcessStacks]) -> str:

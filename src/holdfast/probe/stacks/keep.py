@@ -74,11 +74,13 @@ def stacks_from(rows: Sequence[Mapping[str, Any]]) -> list[ProcessStacks]:
     return [_process(own) for own in processes.values()]
 
 
-def _rows(one: ProcessStacks, when: float) -> Iterator[dict[str, Any]]:
-    process = {name: getattr(one, name) for name in ("pid", "rank", "role", "worker", "state", "by", "problem")} | {"time": when}
-    if not one.threads:
+def _rows(stacks: ProcessStacks, when: float) -> Iterator[dict[str, Any]]:
+    process = {name: getattr(stacks, name) for name in ("pid", "rank", "role", "worker", "state", "by", "problem")} | {
+        "time": when
+    }
+    if not stacks.threads:
         yield process
-    for thread in one.threads:
+    for thread in stacks.threads:
         own = process | {"thread": thread.thread, "thread_name": thread.name, "call": thread.call}
         own |= {"holds_gil": int(thread.holds_gil), "active": int(thread.active)}
         for depth, frame in enumerate(thread.frames or (_NO_FRAME,)):

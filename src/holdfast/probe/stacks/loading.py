@@ -63,62 +63,65 @@ def _in_line(thread: Thread) -> str | None:
     return None
 
 
-def _in_the_process(look: Look, one: ProcessStacks, thread: Thread, sample: str) -> Verdict:
+def _in_the_process(look: Look, stacks: ProcessStacks, thread: Thread, sample: str) -> Verdict:
     frame = user_frame(thread)
     assert frame is not None
-    say = f"{one.role} loads data itself (num_workers=0){_at(sample)[:-1]} and {_activity(thread, frame)}.{look.silent(one)}"
-    evidence = {"kind": "loading", "sample": sample, "waits_for": _kind(one, thread), **_where(frame)}
-    return Verdict("loader-stall", say, one.pid, one.rank, thread.name, frame, dict(evidence))
+    say = (
+        f"{stacks.role} loads data itself (num_workers=0){_at(sample)[:-1]} and {_activity(thread, frame)}.{look.silent(stacks)}"
+    )
+    evidence = {"kind": "loading", "sample": sample, "waits_for": _kind(stacks, thread), **_where(frame)}
+    return Verdict("loader-stall", say, stacks.pid, stacks.rank, thread.name, frame, dict(evidence))
 
 
-def _of_workers(look: Look, one: ProcessStacks) -> Verdict:
-    workers = look.workers(one)
+def _of_workers(look: Look, stacks: ProcessStacks) -> Verdict:
+    workers = look.workers(stacks)
     for worker in workers:
         if worker.state == STOPPED:
-            say = f"{one.role} waits for its loader: worker {worker.worker} (process {worker.pid}) is stopped (SIGSTOP)."
+            say = f"{stacks.role} waits for its loader: worker {worker.worker} (process {worker.pid}) is stopped (SIGSTOP)."
             again = f" kill -CONT {worker.pid} continues it."
-            return _verdict(one, worker, say + again, {"kind": "stopped", "worker": worker.worker})
+            return _verdict(stacks, worker, say + again, {"kind": "stopped", "worker": worker.worker})
     dead = [worker for worker in workers if worker.state == "gone"]
     if dead:
-        say = f"{one.role} waits for its loader, but worker {_worker_names(dead)} has ended: its batch never arrives."
-        return _verdict(one, dead[0], say, {"kind": "worker-died", "worker": dead[0].worker})
+        say = f"{stacks.role} waits for its loader, but worker {_worker_names(dead)} has ended: its batch never arrives."
+        return _verdict(stacks, dead[0], say, {"kind": "worker-died", "worker": dead[0].worker})
     busy = [worker for worker in workers if worker.main is not None and not idle_worker(worker)]
     if busy:
-        return _stuck(look, one, busy, len(workers))
+        return _stuck(look, stacks, busy, len(workers))
     if not workers:
-        say = f"{one.role} waits for its loader, but all its workers have ended.{look.silent(one)}"
-        return _verdict(one, None, say, {"kind": "no-workers"})
+        say = f"{stacks.role} waits for its loader, but all its workers have ended.{look.silent(stacks)}"
+        return _verdict(stacks, None, say, {"kind": "no-workers"})
     unread = next((worker for worker in workers if worker.main is None), None)
     if unread is not None:
-        say = f"{one.role} waits for its loader; worker {unread.worker} could not be read: {unread.problem}.{look.silent(one)}"
-        return _verdict(one, unread, say, {"kind": "unread", "worker": unread.worker})
+        problem = f"worker {unread.worker} could not be read: {unread.problem}"
+        say = f"{stacks.role} waits for its loader; {problem}.{look.silent(stacks)}"
+        return _verdict(stacks, unread, say, {"kind": "unread", "worker": unread.worker})
     say = (
-        f"{one.role} waits for its loader, and all {len(workers)} workers wait for work: a batch was lost "
-        f"(a full /dev/shm, or a lock that a killed worker left behind).{look.silent(one)}"
+        f"{stacks.role} waits for its loader, and all {len(workers)} workers wait for work: a batch was lost "
+        f"(a full /dev/shm, or a lock that a killed worker left behind).{look.silent(stacks)}"
     )
-    return _verdict(one, None, say, {"kind": "lost-batch"})
+    return _verdict(stacks, None, say, {"kind": "lost-batch"})
 
 
-def _stuck(look: Look, one: ProcessStacks, busy: Sequence[ProcessStacks], count: int) -> Verdict:
+def _stuck(look: Look, stacks: ProcessStacks, busy: Sequence[ProcessStacks], count: int) -> Verdict:
     """Name the worker that has not moved since the look before, and where it is."""
     slow_worker = next((worker for worker in busy if _has_not_moved(look, worker)), busy[0])
     thread = slow_worker.main
     assert thread is not None
     frame = user_frame(thread)
     if frame is None:
-        return _verdict(one, slow_worker, f"{one.role} waits for loader worker {slow_worker.worker}.", {"kind": "worker"})
+        return _verdict(stacks, slow_worker, f"{stacks.role} waits for loader worker {slow_worker.worker}.", {"kind": "worker"})
     sample = sample_of(thread)
     others = f" {len(busy) - 1} more of {count} workers are busy." if len(busy) > 1 else ""
     who = f"worker {slow_worker.worker} (process {slow_worker.pid}){_at(sample)}"
     disk = f"waits for a disk in {place(frame)}" if slow_worker.state == ON_DISK else ""
-    say = f"{one.role} waits for its loader: {who} {disk or _activity(thread, frame)}."
+    say = f"{stacks.role} waits for its loader: {who} {disk or _activity(thread, frame)}."
     line = {"kind": "worker", "worker": slow_worker.worker, "sample": sample, "doing": doing(thread), **_where(frame)}
     line["waits_for"] = _kind(slow_worker, thread)
-    return _verdict(one, slow_worker, say + others + look.silent(one), line)
+    return _verdict(stacks, slow_worker, say + others + look.silent(stacks), line)
 
 
-def _kind(one: ProcessStacks, thread: Thread) -> str | None:
-    return waits_for(thread, on_disk=one.state == ON_DISK)
+def _kind(stacks: ProcessStacks, thread: Thread) -> str | None:
+    return waits_for(thread, on_disk=stacks.state == ON_DISK)
 
 
 def _has_not_moved(look: Look, worker: ProcessStacks) -> bool:
@@ -144,11 +147,11 @@ def _worker_names(workers: Sequence[ProcessStacks]) -> str:
     return " and ".join(str(worker.worker) for worker in workers)
 
 
-def _verdict(one: ProcessStacks, slow_worker: ProcessStacks | None, say: str, evidence: Mapping[str, object]) -> Verdict:
+def _verdict(stacks: ProcessStacks, slow_worker: ProcessStacks | None, say: str, evidence: Mapping[str, object]) -> Verdict:
     main = slow_worker.main if slow_worker is not None else None
     frame = user_frame(main) if main is not None else None
-    pid = slow_worker.pid if slow_worker is not None else one.pid
-    return Verdict("loader-stall", say, pid, one.rank, main.name if main else None, frame, dict(evidence))
+    pid = slow_worker.pid if slow_worker is not None else stacks.pid
+    return Verdict("loader-stall", say, pid, stacks.rank, main.name if main else None, frame, dict(evidence))
 
 
 SLEEP, LOCK, FILE, NETWORK, PROCESS, COMPUTE = "sleep", "lock", "file", "network", "process", "compute"

@@ -61,9 +61,9 @@ def tree_of(pid: int) -> list[Member]:
     return sorted({one.pid: one for one in _tree(pid, {}, dict)}.values(), key=lambda one: (one.pid != pid, _order(one)))
 
 
-def _order(one: Member) -> tuple[bool, int, bool, int, int]:
-    numbered = one.worker if one.worker is not None else 1 << 30
-    return one.rank is None, one.rank or 0, one.role != f"rank {one.rank}", numbered, one.pid
+def _order(member: Member) -> tuple[bool, int, bool, int, int]:
+    numbered = member.worker if member.worker is not None else 1 << 30
+    return member.rank is None, member.rank or 0, member.role != f"rank {member.rank}", numbered, member.pid
 
 
 def _ranks(run: RunFolder) -> tuple[dict[int, int], list[tuple[int, int]]]:

@@ -115,5 +115,5 @@ def _the_odd_one(look: Look, verdict: Verdict) -> Verdict:
     return replace(verdict, say=say + look.silent(one), pid=one.pid, rank=one.rank, frame=frame)
 
 
-def _not_due(one: RankProgress) -> bool:
-    return one.seconds is not None and one.usual is not None and one.seconds < _SOON * one.usual + 0.5
+def _not_due(progress: RankProgress) -> bool:
+    return progress.seconds is not None and progress.usual is not None and progress.seconds < _SOON * progress.usual + 0.5

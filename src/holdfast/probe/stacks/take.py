@@ -154,23 +154,23 @@ def _one_of_each_kind(taken: Sequence[ProcessStacks]) -> list[int]:
     return list(kinds.values())[:_NATIVE_AT_MOST]
 
 
-def _can_be_held(one: ProcessStacks) -> bool:
-    return one.by == "py-spy" and bool(one.threads) and one.state not in _STANDING
+def _can_be_held(stacks: ProcessStacks) -> bool:
+    return stacks.by == "py-spy" and bool(stacks.threads) and stacks.state not in _STANDING
 
 
-def _kind(one: ProcessStacks) -> object:
-    return tuple(tuple((f.func, f.file, f.line) for f in thread.frames) for thread in one.threads)
+def _kind(stacks: ProcessStacks) -> object:
+    return tuple(tuple((f.func, f.file, f.line) for f in thread.frames) for thread in stacks.threads)
 
 
-def _native(one: ProcessStacks, until: float) -> ProcessStacks:
-    read = read_with_spy(one.pid, native=True, locals_=True, seconds=until - time.monotonic())
+def _native(stacks: ProcessStacks, until: float) -> ProcessStacks:
+    read = read_with_spy(stacks.pid, native=True, locals_=True, seconds=until - time.monotonic())
     if isinstance(read, Refused) or not any(thread.frames for thread in read):
-        return one
-    return replace(one, threads=tuple(_with_call(thread) for thread in read))
+        return stacks
+    return replace(stacks, threads=tuple(_with_call(thread) for thread in read))
 
 
-def _without_locals(one: ProcessStacks) -> ProcessStacks:
-    return replace(one, threads=tuple(replace(t, frames=tuple(_spared(f) for f in t.frames)) for t in one.threads))
+def _without_locals(stacks: ProcessStacks) -> ProcessStacks:
+    return replace(stacks, threads=tuple(replace(t, frames=tuple(_spared(f) for f in t.frames)) for t in stacks.threads))
 
 
 def _spared(frame: Frame) -> Frame:

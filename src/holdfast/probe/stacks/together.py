@@ -157,10 +157,10 @@ def _who(those: Sequence[ProcessStacks]) -> str:
     return rank_words(ranks) if ranks else those[0].role
 
 
-def _role(one: ProcessStacks) -> str:
-    return f"rank {one.rank}" if one.is_rank else one.role
+def _role(stacks: ProcessStacks) -> str:
+    return f"rank {stacks.rank}" if stacks.is_rank else stacks.role
 
 
-def _line(one: ProcessStacks) -> str:
-    frame = user_frame(one.main) if one.main is not None else None
+def _line(stacks: ProcessStacks) -> str:
+    frame = user_frame(stacks.main) if stacks.main is not None else None
     return f" in {place(frame)}" if frame is not None else ""

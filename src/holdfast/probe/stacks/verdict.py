@@ -50,34 +50,34 @@ class Look:
         ranks = [one for one in self.now if one.is_rank]
         return ranks or [one for one in self.now if one.worker is None and one.role == f"process {one.pid}"] or list(self.now[:1])
 
-    def earlier(self, one: ProcessStacks) -> ProcessStacks | None:
+    def earlier(self, stacks: ProcessStacks) -> ProcessStacks | None:
         """The same process in the look before."""
-        return next((other for other in self.before if (other.host, other.pid) == (one.host, one.pid)), None)
+        return next((other for other in self.before if (other.host, other.pid) == (stacks.host, stacks.pid)), None)
 
-    def earlier_thread(self, one: ProcessStacks, thread: Thread) -> Thread | None:
+    def earlier_thread(self, stacks: ProcessStacks, thread: Thread) -> Thread | None:
         """The same thread in the look before."""
-        other = self.earlier(one)
+        other = self.earlier(stacks)
         return next((t for t in other.threads if t.thread == thread.thread), None) if other is not None else None
 
     def progress(self, rank: int | None) -> RankProgress | None:
         """How far a rank is; the one that there is if only one process trains."""
         return next((one for one in self.state if one.rank == rank), None)
 
-    def workers(self, one: ProcessStacks) -> list[ProcessStacks]:
+    def workers(self, stacks: ProcessStacks) -> list[ProcessStacks]:
         """The loader workers of a process."""
-        near = [other for other in self.now if other.worker is not None and other.host == one.host]
-        return [other for other in near if other.parent == one.pid or (one.is_rank and other.rank == one.rank)]
+        near = [other for other in self.now if other.worker is not None and other.host == stacks.host]
+        return [other for other in near if other.parent == stacks.pid or (stacks.is_rank and other.rank == stacks.rank)]
 
-    def since(self, one: ProcessStacks, doing: str) -> str:
+    def since(self, stacks: ProcessStacks, doing: str) -> str:
         """Since when a rank does what it announced, for the middle of a sentence; empty if it announced something else."""
-        progress = self.progress(one.rank)
+        progress = self.progress(stacks.rank)
         if progress is None or progress.doing != doing or not progress.begun:
             return ""
         return f" since {time.strftime('%H:%M:%S', time.localtime(progress.begun))}"
 
-    def silent(self, one: ProcessStacks) -> str:
+    def silent(self, stacks: ProcessStacks) -> str:
         """How long there was no step, for the end of a sentence."""
-        progress = self.progress(one.rank)
+        progress = self.progress(stacks.rank)
         if progress is None or progress.seconds is None:
             return ""
         return f" No step for {_seconds(progress.seconds)} (the last was {progress.step})."

@@ -163,9 +163,9 @@ def best(placed: Sequence[Placed], history: History) -> Placed | None:
     return max(marked, key=lambda one: one.age, default=None)
 
 
-def _worth(one: Placed) -> tuple[bool, bool, float]:
-    name = one.candidate.path.name
-    return one.whole, _STANDS_FOR_ANOTHER.search(name) is None, one.age[1]
+def _worth(placed: Placed) -> tuple[bool, bool, float]:
+    name = placed.candidate.path.name
+    return placed.whole, _STANDS_FOR_ANOTHER.search(name) is None, placed.age[1]
 
 
 def _unit_of(candidates: Sequence[Candidate]) -> Unit:
@@ -254,27 +254,27 @@ def _joined(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [*joined, *(_lacking(one, "rank 0") for one in alone)]
 
 
-def _with_parts(one: Candidate, ranks: Sequence[str], parts: Mapping[str, Candidate]) -> Candidate:
+def _with_parts(candidate: Candidate, ranks: Sequence[str], parts: Mapping[str, Candidate]) -> Candidate:
     """Rank 0's part with the verdicts of the others."""
     for rank in ranks:
         part = parts.get(rank)
         if part is None:
-            return _lacking(one, rank.replace("-", " "))
+            return _lacking(candidate, rank.replace("-", " "))
         if not part.clean:
             verdict = replace(
-                one.verdict,
-                state=worst((one.verdict.state, part.verdict.state)),
-                troubles=[*one.verdict.troubles, *part.verdict.troubles],
-                bad=[*one.verdict.bad, *part.verdict.bad],
+                candidate.verdict,
+                state=worst((candidate.verdict.state, part.verdict.state)),
+                troubles=[*candidate.verdict.troubles, *part.verdict.troubles],
+                bad=[*candidate.verdict.bad, *part.verdict.bad],
             )
-            one = replace(one, verdict=verdict)
-    return one
+            candidate = replace(candidate, verdict=verdict)
+    return candidate
 
 
-def _lacking(one: Candidate, whose: str) -> Candidate:
+def _lacking(candidate: Candidate, whose: str) -> Candidate:
     trouble = Trouble("torn", f"The part of {whose} is missing.", "use an older one")
-    state = worst((one.verdict.state, trouble.state))
-    return replace(one, verdict=replace(one.verdict, state=state, troubles=[*one.verdict.troubles, trouble]))
+    state = worst((candidate.verdict.state, trouble.state))
+    return replace(candidate, verdict=replace(candidate.verdict, state=state, troubles=[*candidate.verdict.troubles, trouble]))
 
 
 def _read(path: Path) -> dict[str, Any]:

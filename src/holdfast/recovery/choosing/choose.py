@@ -101,9 +101,9 @@ def none_words(within: Sequence[Placed], not_clean: Sequence[Placed], troubles: 
     return f"no checkpoint is clean: {', '.join(f'{count} {state}' for state, count in states.items())}"
 
 
-def unclean_words(one: Placed) -> str:
+def unclean_words(placed: Placed) -> str:
     """What is wrong with a checkpoint, in a line."""
-    verdict = one.candidate.verdict
+    verdict = placed.candidate.verdict
     if verdict.bad:
         first, more = verdict.bad[0], len(verdict.bad) - 1
         return f"NaN or Inf in {first.name}" + (f" and {more:,} more" if more else "")
@@ -223,18 +223,18 @@ class Field:
         ordered = sorted(reasons, key=lambda pair: pair[0].age, reverse=True)
         return [Rejected(one.candidate, one.position, words) for one, words in ordered]
 
-    def _within_words(self, one: Placed) -> str:
-        trouble = _trouble_of(one, self.setbacks)
+    def _within_words(self, placed: Placed) -> str:
+        trouble = _trouble_of(placed, self.setbacks)
         if trouble is None:
             return f"it does not say its {self.history.unit}: it may be from after the problem began"
         return f"saved after {self.history.unit} {trouble.begin:,}, after the problem began"
 
-    def _not_taken(self, one: Placed, taken: Option) -> str:
-        if one.position is None and taken.position is not None:
-            return f"it does not say its {self.history.unit}" + ("" if one.whole else ", and holds weights only")
-        if taken.candidate is None or taken.position is None or one.position is None or one.position <= taken.position:
+    def _not_taken(self, placed: Placed, taken: Option) -> str:
+        if placed.position is None and taken.position is not None:
+            return f"it does not say its {self.history.unit}" + ("" if placed.whole else ", and holds weights only")
+        if taken.candidate is None or taken.position is None or placed.position is None or placed.position <= taken.position:
             return "older" if taken.candidate is not None else "not needed"
-        if not one.whole:
+        if not placed.whole:
             return "newer, but weights only"
         if taken.kind == "before-change":
             return "saved after the change"
@@ -253,8 +253,8 @@ def _of_weights(clean: Sequence[Placed], dirty: Sequence[Placed], history: Histo
     return [Setback(code="non-finite-weights", begin=begin, seen=min(dead), words=words)]
 
 
-def _trouble_of(one: Placed, candidates: Sequence[Setback]) -> Setback | None:
-    return next((trouble for trouble in candidates if one.position is not None and trouble.holds(one.position)), None)
+def _trouble_of(placed: Placed, candidates: Sequence[Setback]) -> Setback | None:
+    return next((trouble for trouble in candidates if placed.position is not None and trouble.holds(placed.position)), None)
 
 
 def _left_behind(clean: Sequence[Placed]) -> list[tuple[Placed, Placed]]:
@@ -268,10 +268,10 @@ def _left_behind(clean: Sequence[Placed]) -> list[tuple[Placed, Placed]]:
     return left
 
 
-def _gave_up(one: Placed, later: Placed) -> bool:
-    a, b = one.candidate, later.candidate
+def _gave_up(placed: Placed, later: Placed) -> bool:
+    a, b = placed.candidate, later.candidate
     is_later = a.path.parent == b.path.parent and (b.number or 0) > (a.number or 0)
-    return is_later and (later.position or 0) < (one.position or 0)
+    return is_later and (later.position or 0) < (placed.position or 0)
 
 
 _RESUMED = re.compile(r"-resumed(?:-\d+)?$")

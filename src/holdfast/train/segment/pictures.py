@@ -45,10 +45,10 @@ def _table(result: Evaluator) -> Table:
     return Table(("metric", "mean", "10 %", "median", "90 %"), rows)
 
 
-def draw(one: Judged, data: SegmentationData) -> Picture:
+def draw(judged: Judged, data: SegmentationData) -> Picture:
     """Image, truth and prediction of one image."""
-    sample = data[one.index]
-    image, mask, found = sample["image"].permute(1, 2, 0).numpy(), sample["mask"].numpy().astype(bool), one.prediction > 127
+    sample = data[judged.index]
+    image, mask, found = sample["image"].permute(1, 2, 0).numpy(), sample["mask"].numpy().astype(bool), judged.prediction > 127
     marked = image // 2
     for name, part in {"found": found & mask, "missed": mask & ~found, "wrong": found & ~mask}.items():
         marked[part] = marked[part] // 2 + np.array(_COLOURS[name], np.uint8) // 2 + 32
@@ -58,5 +58,5 @@ def draw(one: Judged, data: SegmentationData) -> Picture:
     for place, (name, part) in enumerate(zip(_NAMES, parts, strict=True)):
         pen.text((place * (_SIDE + _GAP) + 2, 1), name, fill=_INK, font=font)
         made.paste(Image.fromarray(np.ascontiguousarray(part)).resize((_SIDE, _SIDE)), (place * (_SIDE + _GAP), _CAPTION))
-    words = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in one.scores._asdict().items())
-    return Picture(made, f"{data.images[one.index].file}: {words}")
+    words = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in judged.scores._asdict().items())
+    return Picture(made, f"{data.images[judged.index].file}: {words}")

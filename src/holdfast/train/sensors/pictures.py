@@ -105,31 +105,31 @@ def _reconstructions(model: SensorModel, task: Any) -> list[Picture]:
     return made
 
 
-def _event(one: Judged, task: Any) -> Picture:
+def _event(judged: Judged, task: Any) -> Picture:
     """One of the worst events."""
     if not task.targets:
-        picture = _filled(one, task.array)
-        return Picture(picture.image, f"{picture.caption}, loss {one.loss:.4g}")
+        picture = _filled(judged, task.array)
+        return Picture(picture.image, f"{picture.caption}, loss {judged.loss:.4g}")
     first, words = 0, []
     for target in task.targets:
         part = slice(first, first + target.size)
         first += target.size
-        words.append(f"{target.name} {_numbers(one.predicted[part])}, true {_numbers(one.truth[part])}")
-    shown = {channel.name: _clean(one.values[place], channel.invalid) for place, channel in enumerate(task.array.channels)}
-    return panel(task.array, shown, f"event {one.number}, loss {one.loss:.4g}: {'; '.join(words)}")
+        words.append(f"{target.name} {_numbers(judged.predicted[part])}, true {_numbers(judged.truth[part])}")
+    shown = {channel.name: _clean(judged.values[place], channel.invalid) for place, channel in enumerate(task.array.channels)}
+    return panel(task.array, shown, f"event {judged.number}, loss {judged.loss:.4g}: {'; '.join(words)}")
 
 
-def _filled(one: Judged, array: SensorArray) -> Picture:
+def _filled(judged: Judged, array: SensorArray) -> Picture:
     """Truth, what the model saw, and its reconstruction, of the first channel."""
-    assert one.hidden is not None
+    assert judged.hidden is not None
     channel = array.channels[0]
-    truth, made = _clean(one.values[0], channel.invalid), one.predicted[0]
-    seen = np.where(one.hidden, np.nan, truth)
+    truth, made = _clean(judged.values[0], channel.invalid), judged.predicted[0]
+    seen = np.where(judged.hidden, np.nan, truth)
     rows = {f"{channel.name}: truth": truth, "seen by the model": seen, "reconstruction": made}
     finite = truth[np.isfinite(truth)]
     limits = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
-    error = np.abs(made - truth)[one.hidden & np.isfinite(truth)]
-    words = f"event {one.number}: {int(one.hidden.sum())} hidden channels"
+    error = np.abs(made - truth)[judged.hidden & np.isfinite(truth)]
+    words = f"event {judged.number}: {int(judged.hidden.sum())} hidden channels"
     return panel(array, rows, words + (f", mean error {float(error.mean()):.3g}" if len(error) else ""), limits)
 
 
