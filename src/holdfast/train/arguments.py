@@ -86,6 +86,8 @@ def parse_resume(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
 
 
 def _unknown(word: str, names: Sequence[str], help: str) -> UsageError:
+    if not word.startswith("-") and Path(word).exists():
+        return UsageError(f"{word} stands alone: what is it for?", fix=f"if it is the data set: --data {word}")
     flags = ["--" + name.replace("_", "-") for name in names]
     near = difflib.get_close_matches(word.partition("=")[0].replace("_", "-"), flags, n=1)
     return UsageError(f"there is no option {word}.", fix=f"did you mean {near[0]}?" if near else f"{help} lists all settings")

@@ -51,7 +51,7 @@ class TrainSettings:
     }
 
     data: str = _setting("", "data set: a data.yaml, COCO file or folder")
-    weights: str = _setting("auto", "initial weights: auto (pre-trained, where the hub is reachable), none, a path or a hub name")
+    weights: str = _setting("auto", "initial weights: auto (pre-trained), none (from scratch), a path or a hub name")
     epochs: int = _setting(100, "passes over the training data", least=1)
     batch_size: int | str = _setting(16, "samples per update over all devices, before accumulation; auto: what fits", least=1)
     accumulate: int = _setting(1, "batches per update: effective batch = batch size × accumulate", least=1)
