@@ -21,6 +21,7 @@ class Metric(NamedTuple):
     value: float
     back: int = 0  # how many evaluations later the lines end: 0 for the newest
     with_held_out: bool = False  # printed together with a metric of held-out data
+    epoch: int | None = None  # as the line counts it
 
 
 def metrics_in(lines: Iterable[str]) -> list[Metric]:
@@ -37,11 +38,12 @@ def metrics_in(lines: Iterable[str]) -> list[Metric]:
     for row, metrics in reversed(rows):
         kept = [metric for metric in metrics if times[metric.name] > 1 or not any(times[name] > 1 for name in later)]
         named = newest is not None and "epoch" in row
-        back = int(newest - row["epoch"]) if named else min((later[one.name] for one in kept), default=0)  # type: ignore[operator]
-        found += [one._replace(back=max(0, back)) for one in reversed(kept)]
-        later.update(one.name for one in kept)
-    splits = {one.name: one.split for one in found if one.split is not None}
-    return [one._replace(split=splits.get(one.name)) for one in reversed(found)]
+        back = int(newest - row["epoch"]) if named else min((later[metric.name] for metric in kept), default=0)  # type: ignore[operator]
+        epoch = int(row["epoch"]) if "epoch" in row else None
+        found += [metric._replace(back=max(0, back), epoch=epoch) for metric in reversed(kept)]
+        later.update(metric.name for metric in kept)
+    splits = {metric.name: metric.split for metric in found if metric.split is not None}
+    return [metric._replace(split=splits.get(metric.name)) for metric in reversed(found)]
 
 
 def _of_row(row: Mapping[str, float]) -> Iterator[Metric]:

@@ -133,6 +133,7 @@ class PrintedMetrics:
             after = steps.evaluation_before(place, when, self._placed.get(metric.name, -1))
             split = metric.split or self._split_of(metric.name, after)
             step, epoch = steps.at(place if after is None else after, metric.back)
+            epoch = metric.epoch if epoch < 0 and metric.epoch is not None else epoch  # no loader counts them
             there = [(of == split, name, value) for at, of, name, value in recorded if abs(at - step) <= _LATER_STEPS]
             counts = split != "train" or metric.with_held_out
             if counts and not is_recorded(metric.name, metric.value, there):

@@ -63,3 +63,7 @@ def test_a_metric_that_was_recorded_is_recognised(
     name: str, value: float, recorded: tuple[bool, str, float], wanted: bool
 ) -> None:
     assert is_recorded(name, value, [recorded]) is wanted
+
+
+def test_a_metric_has_the_epoch_that_its_line_names() -> None:
+    assert [metric.epoch for metric in metrics_in(["epoch 3 val_acc 0.5", "epoch 4 val_acc 0.6"])] == [3, 4]
