@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast_run import PYTHON, VICTIMS, environment, run
+from holdfast_run import PYTHON, VICTIMS, environment, run, typed
+from trained_with import cut_short, verified
 from watched_training import Recorded
 
 from holdfast.signals.run_folder import RunFolder
@@ -90,10 +92,43 @@ def test_a_killed_keras_training_is_restarted_after_its_last_epoch_and_ends_with
     assert json.loads(done.stdout.splitlines()[-1]) == alone(tmp_path / "alone", "--without")
 
 
-def test_patience_stops_through_stop_training(tmp_path: Path) -> None:
-    done = run(tmp_path, "--policy", "heal", "--patience", "3", "--name", "a", PYTHON, SCRIPT, "--epochs", "400")
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """The folder of a training that `heal` stopped, in which Keras saved by itself; and what it printed."""
+    folder = tmp_path_factory.mktemp("keras")
+    words = ("--patience", "3", "--name", "a", PYTHON, SCRIPT, "--epochs", "400", "--saves", "out/{epoch:03d}.keras")
+    done = run(folder, "--policy", "heal", *words)
     assert done.returncode == 0 and "has not improved for 3 evaluations" in done.stderr, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1])["epoch"] < 400, "the script went on after `fit`"
+    return folder, json.loads(done.stdout.splitlines()[-1])
+
+
+def test_patience_stops_through_stop_training_and_saves_by_keras_means(stopped: tuple[Path, dict[str, Any]]) -> None:
+    folder, end = stopped
+    steps = Recorded(RunFolder.open(folder / "runs/a")).steps["step"]
+    assert end["epoch"] < 400, "the script went on after `fit`"
+    assert end["step"] == len(steps), "Keras has counted the updates that were made"
+    assert len(list((folder / "out").glob("holdfast-step=*.keras"))) == 1, "only the newest that `heal` asked for is kept"
+
+
+def test_keras_checkpoints_are_verified_and_listed(stopped: tuple[Path, dict[str, Any]]) -> None:
+    folder, end = stopped
+    saved = {f"{epoch:03d}.keras" for epoch in range(1, end["epoch"] + 1)}
+    assert saved <= set(verified(Recorded(RunFolder.open(folder / "runs/a"))))
+    rows = {Path(row["path"]).name: row for row in json.loads(typed("checkpoints", "list", "a", "--json", folder=folder).stdout)}
+    assert {rows[name]["state"] for name in (*saved, "latest.weights.h5")} == {"clean"}
+    assert rows["002.keras"]["step"] == 2 * STEPS_PER_EPOCH
+
+
+def test_a_damaged_keras_checkpoint_falls_back_to_the_one_before(stopped: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    for epoch in (1, 2, 3):
+        shutil.copy2(stopped[0] / f"out/{epoch:03d}.keras", tmp_path)
+    cut_short(tmp_path / "003.keras")
+    load = "import keras, holdfast.integrations.keras as k; p = k.newest_checkpoint('.'); m = keras.saving.load_model(p)"
+    words = [PYTHON, "-c", f"{load}; print(p, int(m.optimizer.iterations))"]
+    env = environment(tmp_path, KERAS_BACKEND="torch")
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["002.keras", str(2 * STEPS_PER_EPOCH)], done.stderr
+    assert "003.keras is not used: The archive is truncated or damaged" in done.stderr
 
 
 def test_without_the_callback_loss_learning_rate_and_gradient_norm_are_recorded(tmp_path: Path) -> None:

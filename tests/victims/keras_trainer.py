@@ -1,6 +1,6 @@
 """A Keras 3 training on torch; prints a checksum of its weights.
 
-keras_trainer.py [--policy heal] [--epochs N] [--nan-at N] [--lr-at N] [--kill-at N] [--schedule] [--without]
+keras_trainer.py [--policy heal] [--epochs N] [--nan-at N] [--lr-at N] [--kill-at N] [--schedule] [--without] [--saves PATH]
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ parser.add_argument("--lr-at", type=int, default=-1, help="epoch at which the le
 parser.add_argument("--schedule", action="store_true")
 parser.add_argument("--kill-at", type=int, default=-1, help="epoch in which the first attempt is killed")
 parser.add_argument("--without", action="store_true", help="without the callback")
+parser.add_argument("--saves", help="have Keras save after each epoch, and a backup")
 options = parser.parse_args()
 
 keras.utils.set_random_seed(0)
@@ -49,6 +50,9 @@ loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(optimizer=keras.optimizers.Adam(rate), loss=loss, metrics=["accuracy"])
 first = 0
 callbacks: list[keras.callbacks.Callback] = [Faults()]
+if options.saves:
+    callbacks.append(keras.callbacks.ModelCheckpoint(options.saves))
+    callbacks.append(keras.callbacks.BackupAndRestore("backup", save_freq=5, delete_checkpoint=False))
 if not options.without:
     from holdfast.integrations.keras import HoldfastCallback
 

@@ -6,11 +6,13 @@ accelerator = Accelerator(log_with=(tracker := HoldfastTracker(policy="heal")))
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.integrations.trainer_run import TrainerRun, first_clean, read_positions, set_positions
+from holdfast.integrations.trainer_run import TrainerRun, newest, read_positions, set_positions
 
 try:
     from accelerate import Accelerator
@@ -31,6 +33,7 @@ class HoldfastTracker(GeneralTracker):  # type: ignore[misc]  # it has no types
         self._accelerator: Accelerator | None = None
         self._positions: list[holdfast.Position[Any]] = []
         self._saved: list[tuple[str, int]] = []  # written since the last look, and at which step
+        self._folder = Path()  # where `heal` has it saved
         self._loaded: str | None = None
 
     @property
@@ -56,7 +59,7 @@ class HoldfastTracker(GeneralTracker):  # type: ignore[misc]  # it has no types
 
     def finish(self) -> None:
         """Called by `end_training`."""
-        self._list_saved()
+        self._between_updates()
         self.holdfast.end()
 
     # The state
@@ -64,44 +67,69 @@ class HoldfastTracker(GeneralTracker):  # type: ignore[misc]  # it has no types
     def attach(self, accelerator: Accelerator, *loaders: Any, trigger: bool = False) -> list[holdfast.Position[Any]]:
         """Have `save_state` list and verify what it wrote, and hold the position in these loaders: iterate over what is returned.
 
-        With `trigger`, `heal` stops through `accelerator.set_trigger()`, and the loop ends when `check_trigger()` says so.
+        When the loop asks for the next batch, `save_state` writes what `heal` wants saved: beside the last one of the script, or
+        into its project folder, or into the run. With `trigger`, `heal` stops through `accelerator.set_trigger()`, and the loop
+        ends when `check_trigger()` says so.
         """
         self._accelerator = accelerator
-        self._positions = [holdfast.Position(loader) for loader in loaders]
+        self._positions = [_Batches(loader, self._between_updates) for loader in loaders]
         accelerator.register_for_checkpointing(self)
         accelerator.register_save_state_pre_hook(self._before_save)
         accelerator.register_load_state_pre_hook(self._before_load)
-        self.holdfast.begin((), (), stop=accelerator.set_trigger if trigger else None)
+        run = self.holdfast.begin((), (), stop=accelerator.set_trigger if trigger else None)
+        self._folder = Path(accelerator.project_dir or run.folder / "accelerate")
         return self._positions
 
     def state_dict(self) -> dict[str, Any]:
         """Goes into every checkpoint of `save_state`."""
-        steps = self.holdfast.run.num_steps if self.holdfast.run is not None else 0
-        return {"step": steps, "positions": read_positions(self._positions)}
+        return {"step": self.holdfast.num_steps, "positions": read_positions(self._positions)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """`load_state` restores what `save_state` has kept."""
         set_positions(self._positions, state["positions"])
-        if self.holdfast.run is not None and self._loaded is not None:
-            self.holdfast.run.resumed(self._loaded, step=int(state["step"]))
-            if self._positions:
-                self.holdfast.run.epoch(self._positions[0].passes)
+        if self._loaded is not None:
+            epoch = self._positions[0].passes if self._positions else None
+            self.holdfast.resumed(self._loaded, int(state["step"]), epoch)
 
     def _before_save(self, models: list[Any], weights: list[Any], output_dir: str) -> None:
         self._list_saved()
-        self._saved.append((output_dir, self.holdfast.run.num_steps if self.holdfast.run is not None else 0))
+        self._folder = Path(output_dir).parent
+        self._saved.append((output_dir, self.holdfast.num_steps))
 
     def _before_load(self, models: list[Any], input_dir: str) -> None:
         self._loaded = input_dir
 
+    def _between_updates(self) -> None:
+        """Save if `heal` asked for it, and list what was saved."""
+        if self._accelerator is not None and self.holdfast.takes_save():
+            if self._accelerator.project_configuration.automatic_checkpoint_naming:
+                self._accelerator.save_state()
+            else:
+                self.holdfast.save(self._folder, "", self._accelerator.save_state)
+        self._list_saved()
+
     def _list_saved(self) -> None:
         saved, self._saved = self._saved, []
-        if self.holdfast.run is not None and self._accelerator is not None and self._accelerator.is_main_process:
-            for path, step in saved:
-                self.holdfast.run.saved(path, step=step)
+        for path, step in saved:
+            self.holdfast.wrote(path, step=step)
+
+
+class _Batches(holdfast.Position[Any]):
+    """Tells when the loop asks for another batch: the update of the one before is made, and the next has not begun."""
+
+    def __init__(self, loader: Any, asked: Callable[[], None]) -> None:
+        super().__init__(loader)
+        self._asked = asked
+
+    def draw(self, loader: Any) -> Iterator[Any]:
+        """One pass over the loader."""
+        with contextlib.closing(super().draw(loader)) as batches:  # type: ignore[type-var]
+            for batch in batches:
+                yield batch
+                self._asked()
 
 
 def newest_checkpoint(folder: str | Path) -> str | None:
     """The newest folder of `save_state` in a folder that is whole and finite, for `load_state`; None if there is none."""
     folders = [path for path in Path(folder).iterdir() if path.is_dir()] if Path(folder).is_dir() else []
-    return first_clean(sorted(folders, key=lambda path: (path.stat().st_mtime, path), reverse=True))
+    return newest(folders)

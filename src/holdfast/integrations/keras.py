@@ -1,18 +1,19 @@
-"""Keras 3 on torch: `model.fit(…, callbacks=[HoldfastCallback()])`.
-
-Keras updates weights with optimizers of its own. `KerasOptimizer` stands in for one, so that its updates are recorded, checked
-and repaired like those of `torch.optim`, and `run.save()` holds its state.
-"""
+"""Keras 3 on torch: `model.fit(…, callbacks=[HoldfastCallback()])`."""
 
 from __future__ import annotations
 
+import glob
+import re
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import holdfast
 from holdfast.errors import UsageError
-from holdfast.integrations.trainer_run import TrainerRun
+from holdfast.inside.keras_optimizer import KerasOptimizer
+from holdfast.integrations.trainer_run import TrainerRun, newest
 from holdfast.state.generators import read_process_generators, set_process_generators
 
 try:
@@ -26,7 +27,8 @@ _EPOCHS = "epochs"  # in the metrics of a checkpoint: how many were finished
 class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it has no types
     """Records a Keras training on torch; `options` are those of `holdfast.watch`: name, folder, policy, …
 
-    A checkpoint of Holdfast's is saved after each epoch; Keras' own files are not read by Holdfast.
+    A checkpoint of Holdfast's is saved after each epoch. The files of `ModelCheckpoint` and `BackupAndRestore` are verified and
+    listed, and `heal` has the model saved beside those of a `ModelCheckpoint`.
     """
 
     def __init__(self, *, saves: bool = True, **options: Any) -> None:
@@ -37,6 +39,9 @@ class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it ha
         self._saves = saves
         self._optimizer: KerasOptimizer | None = None
         self._randomness: dict[str, Any] | None = None  # as it was restored
+        self._checkpoint: keras.callbacks.ModelCheckpoint | None = None
+        self._patterns: list[str] = []  # of the files that Keras writes
+        self._saves_within = False  # an epoch
 
     def resume(self, model: Any) -> int:
         """Restore the newest clean checkpoint of this run's name into a compiled model; returns the epoch to begin with.
@@ -59,23 +64,36 @@ class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it ha
     def on_train_begin(self, logs: Any = None) -> None:
         """`fit` begins."""
         self._updated = self._begin(self.model).updates(self._optimizer)
+        beside = _callbacks()
+        own = [one for one in beside if isinstance(one, keras.callbacks.ModelCheckpoint)]
+        backups = [one for one in beside if isinstance(one, keras.callbacks.BackupAndRestore)]
+        self._checkpoint = own[-1] if own else None
+        self._patterns = [_pattern(one.filepath) for one in own] + [f"{glob.escape(str(one.backup_dir))}/*.h5" for one in backups]
+        self._saves_within = any(one.save_freq != "epoch" for one in (*own, *backups))
+        self.holdfast.has_listed(*self._written())
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """An epoch begins."""
         if self._randomness is not None:  # `fit` has drawn a batch to build the model
             set_process_generators(self._randomness)
             self._randomness = None
-        if self.holdfast.run is not None:
-            self.holdfast.run.epoch(epoch)
+        self.holdfast.wrote(*self._written())
+        self.holdfast.epoch(epoch)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """A step begins."""
+        if self._saves_within:
+            self.holdfast.wrote(*self._written())
         if self._optimizer is not None:
             self._optimizer.step_begins()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Keras has updated the weights."""
         self._updated()
+        if self.holdfast.takes_save() and (own := self._checkpoint) is not None:
+            folder = Path(own.filepath.partition("{")[0] + "_").parent
+            write = self.model.save_weights if own.save_weights_only else self.model.save
+            self.holdfast.save(folder, ".weights.h5" if own.save_weights_only else Path(own.filepath).suffix, write)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """The means of the epoch, and of the evaluation after it."""
@@ -86,80 +104,30 @@ class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it ha
 
     def on_train_end(self, logs: Any = None) -> None:
         """`fit` is over."""
+        self.holdfast.wrote(*self._written())
         if self.holdfast.run is not None:
             self.holdfast.run.updates(None)
         self.holdfast.end()
 
-
-class KerasOptimizer(torch.optim.Optimizer):
-    """Stands in for the optimizer of a compiled Keras model: the same parameters, learning rate and state, by reference."""
-
-    def __init__(self, model: Any) -> None:
-        self._model, self._keras = model, model.optimizer
-        if not self._keras.built:
-            self._keras.build(model.trainable_variables)
-        super().__init__([variable.value for variable in model.trainable_variables], {"lr": 0.0})
-        self.keeps_statistics = False
-        self._statistics: list[tuple[torch.Tensor, torch.Tensor]] = []  # before the step, of BatchNorm and the like
-        rate = self._keras.learning_rate
-        self._schedule = None if hasattr(rate, "value") else self._keras._learning_rate
-        group = self.param_groups[0]
-        if self._schedule is None:
-            group["lr"] = rate.value  # changed in place, by Keras and by Holdfast
-        else:
-            self.param_groups[0] = _ScheduledGroup(group, self._keras, self._schedule)
-        slots = {str(number): variable.value for number, variable in enumerate(self._keras.variables)}
-        self.state[group["params"][0]] = slots
-
-    def belongs_to(self, model: Any) -> bool:
-        """Whether it stands in for the optimizer of this model."""
-        return self._model is model and self._keras is model.optimizer
-
-    def step_begins(self) -> None:
-        """The forward pass comes next."""
-        if self._schedule is not None:
-            dict.__setitem__(self.param_groups[0], "lr", float(self._keras.learning_rate))
-        if self.keeps_statistics:
-            values = [variable.value for variable in self._model.non_trainable_variables]
-            self._statistics = [(value, value.detach().clone()) for value in values if value.is_floating_point()]
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Keras makes the updates."""
-
-    def skip_update(self) -> UndoneUpdate:
-        """Have the update that Keras is about to make undone after it."""
-        parameters = self.param_groups[0]["params"]
-        changing = [*parameters, *self.state[parameters[0]].values()]
-        for parameter in parameters:
-            if parameter.grad is not None:
-                parameter.grad.zero_()
-        return UndoneUpdate([*self._statistics, *((tensor, tensor.detach().clone()) for tensor in changing)])
+    def _written(self) -> list[str]:
+        return [path for pattern in self._patterns for path in glob.iglob(pattern)]  # noqa: PTH207 - Path.glob takes no absolute one
 
 
-class UndoneUpdate:
-    """An update that is undone: Keras refuses to update without gradients, and momentum would move weights even if they are 0."""
-
-    def __init__(self, values: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        self._values = values
-
-    def give_back(self) -> None:
-        """Undo it."""
-        with torch.no_grad():
-            for tensor, value in self._values:
-                tensor.copy_(value)
+def newest_checkpoint(folder: str | Path) -> str | None:
+    """The newest `.keras` or `.weights.h5` below a folder that is whole and finite, to load; None if there is none."""
+    return newest(path for kind in ("*.keras", "*.weights.h5") for path in Path(folder).rglob(kind))
 
 
-class _ScheduledGroup(dict[str, Any]):
-    """A parameter group whose learning rate follows a schedule of Keras; another one is in force until it is set back."""
+def _callbacks() -> list[Any]:
+    """All callbacks of the `fit` that is calling: Keras does not tell one of the others."""
+    frame = sys._getframe()
+    while (caller := frame.f_back) is not None:
+        if isinstance(owner := caller.f_locals.get("self"), keras.callbacks.CallbackList):
+            return list(owner.callbacks)
+        frame = caller
+    return []
 
-    def __init__(self, group: dict[str, Any], optimizer: Any, schedule: Any) -> None:
-        super().__init__(group)
-        self._optimizer, self._schedule = optimizer, schedule
 
-    def __setitem__(self, name: str, value: Any) -> None:
-        if name == "lr":
-            rate = float(value)
-            self._optimizer.learning_rate = self._schedule
-            if rate != float(self._optimizer.learning_rate):
-                self._optimizer.learning_rate = lambda: rate
-        super().__setitem__(name, value)
+def _pattern(filepath: str) -> str:
+    """Matches the files of a `ModelCheckpoint`: "out/{epoch:02d}.keras" those of every epoch."""
+    return "*".join(map(glob.escape, re.split(r"\{.*?\}", filepath)))

@@ -6,12 +6,11 @@ its checkpoint, and this callback restores it, with the random generators, at ev
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.integrations.trainer_run import TrainerRun, first_clean, read_positions, set_positions
+from holdfast.integrations.trainer_run import TrainerRun, newest, read_positions, set_positions
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -27,9 +26,7 @@ class HoldfastCallback(Callback):
         self._trainer: Trainer | None = None
         self._positions: list[list[Any]] = []  # of the checkpoint that the trainer resumes from
         self._before: dict[str, Any] = {}  # metrics at the start of an evaluation
-        self._own: Path | None = None  # the checkpoint that `heal` asked for last; only the newest is kept
         self._has_saved = False
-        self._listed: set[tuple[str, float]] = set()
 
     # The run
 
@@ -42,32 +39,19 @@ class HoldfastCallback(Callback):
         """Everything is restored; the first batch comes next."""
         set_positions(self._data(), self._positions, counted=True)  # Lightning: only within an epoch, and those of rank 0
         self._positions = []
-        if trainer.ckpt_path and self.holdfast.run is not None:
-            self.holdfast.run.resumed(trainer.ckpt_path, step=trainer.global_step)
-            self.holdfast.run.epoch(trainer.current_epoch)  # within an epoch, Lightning does not call `on_train_epoch_start`
+        if trainer.ckpt_path:  # within an epoch, Lightning does not call `on_train_epoch_start`
+            self.holdfast.resumed(trainer.ckpt_path, trainer.global_step, trainer.current_epoch)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """An epoch begins."""
-        if self.holdfast.run is not None:
-            self.holdfast.run.epoch(trainer.current_epoch)
+        self.holdfast.epoch(trainer.current_epoch)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Save if `heal` asked for it, and list what was saved."""
         if self.holdfast.takes_save():
-            try:
-                self._save(trainer)
-            except OSError as error:
-                warnings.warn(f"holdfast: no checkpoint was saved: {error}", stacklevel=1)
+            folder = getattr(trainer.checkpoint_callback, "dirpath", None) or trainer.default_root_dir
+            self.holdfast.save(folder, ".ckpt", trainer.save_checkpoint)
         self._list_saved(trainer)
-
-    def _save(self, trainer: Trainer) -> None:
-        folder = getattr(trainer.checkpoint_callback, "dirpath", None) or trainer.default_root_dir
-        path = Path(folder) / f"holdfast-step={trainer.global_step}.ckpt"
-        trainer.save_checkpoint(path)
-        self._list(str(path))
-        before, self._own = self._own, path
-        if before is not None and trainer.is_global_zero:
-            before.unlink(missing_ok=True)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """An evaluation begins."""
@@ -111,25 +95,13 @@ class HoldfastCallback(Callback):
 
     def _list_saved(self, trainer: Trainer) -> None:
         """List what the trainer's checkpoint callbacks have written since."""
-        if not self._has_saved or not trainer.is_global_zero:
-            return
-        self._has_saved = False
-        for callback in trainer.checkpoint_callbacks:
-            names = [getattr(callback, name, "") for name in ("last_model_path", "best_model_path")]
-            for path in dict.fromkeys([*getattr(callback, "best_k_models", ()), *names]):
-                self._list(path)
-
-    def _list(self, path: str) -> None:
-        try:
-            key = path, Path(path).stat().st_mtime
-        except OSError:  # no path, or deleted by the trainer
-            return
-        if path and key not in self._listed and self.holdfast.run is not None:
-            self._listed.add(key)
-            self.holdfast.run.saved(path)
+        if self._has_saved:
+            self._has_saved = False
+            for callback in trainer.checkpoint_callbacks:
+                names = [getattr(callback, name, "") for name in ("last_model_path", "best_model_path")]
+                self.holdfast.wrote(*getattr(callback, "best_k_models", ()), *names)
 
 
 def newest_checkpoint(folder: str | Path) -> str | None:
     """The newest `.ckpt` below a folder that is whole and finite, for `trainer.fit(…, ckpt_path=…)`; None if there is none."""
-    paths = sorted(Path(folder).rglob("*.ckpt"), key=lambda path: (path.stat().st_mtime, path), reverse=True)
-    return first_clean(paths)
+    return newest(Path(folder).rglob("*.ckpt"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -26,6 +28,8 @@ class TrainerRun:
         self._options = options
         self.run: holdfast.Run | None = None
         self.exit_code, self.wants_save = 0, False
+        self._listed: set[tuple[str, int]] = set()  # path and time of each checkpoint that is listed
+        self._own: Path | None = None  # the checkpoint that `heal` asked for last
 
     def begin(self, models: Any, optimizers: Any, *, stop: Callable[[], object] | None) -> holdfast.Run:
         """Join the run of `holdfast run`, or start one; `stop` ends the training by the trainer's own means, if it has some."""
@@ -46,14 +50,55 @@ class TrainerRun:
         wanted, self.wants_save = self.wants_save, False
         return wanted
 
+    @property
+    def num_steps(self) -> int:
+        """Steps made so far, with those before a resume."""
+        return self.run.num_steps if self.run is not None else 0
+
+    def epoch(self, epoch: int) -> None:
+        """An epoch begins."""
+        if self.run is not None:
+            self.run.epoch(epoch)
+
+    def resumed(self, path: str | Path, step: int, epoch: int | None = None) -> None:
+        """The trainer has restored a checkpoint."""
+        if self.run is not None:
+            self.run.resumed(path, step=step)
+        if epoch is not None:
+            self.epoch(epoch)
+
+    def wrote(self, *paths: str | Path, step: int | None = None) -> None:
+        """List checkpoints that the trainer may have written, on rank 0; one that is listed and has not changed since is not."""
+        new = _stamps(path for path in paths if path) - self._listed
+        self._listed |= new
+        for path, _ in sorted(new, key=lambda stamp: stamp[1]):
+            if self.run is not None and current_rank() == 0:
+                self.run.saved(path, step=step)
+
+    def has_listed(self, *paths: str | Path) -> None:
+        """Checkpoints that were there before this training."""
+        self._listed |= _stamps(paths)
+
+    def save(self, folder: str | Path, suffix: str, write: Callable[[str], object]) -> None:
+        """Have the trainer write what `heal` asked for into a folder; only the newest of these is kept."""
+        path = Path(folder) / f"holdfast-step={self.num_steps}{suffix}"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(str(path))
+        except (OSError, RuntimeError, ValueError) as error:
+            warnings.warn(f"holdfast: no checkpoint was saved: {error}", stacklevel=2)
+            return
+        self.wrote(path)
+        before, self._own = self._own, path
+        if before is not None and before != path and current_rank() == 0:
+            shutil.rmtree(before) if before.is_dir() else before.unlink(missing_ok=True)
+
     def evaluated(self, metrics: Mapping[str, Any], *, epoch: int | None = None, split: str | None = None) -> None:
         """Record the metrics of an evaluation, on rank 0; without `split`, by their names: `val_loss`, `eval/f1`, `test_f1`."""
-        if self.run is None:
-            return
         if epoch is not None:
-            self.run.epoch(epoch)
+            self.epoch(epoch)
         for name, value in metrics.items() if current_rank() == 0 else ():
-            if name not in _RESERVED and _is_number(value):
+            if self.run is not None and name not in _RESERVED and _is_number(value):
                 self.run.log(split=split or split_of(name), **{name: value})
 
     def end(self) -> None:
@@ -98,3 +143,17 @@ def first_clean(paths: Iterable[Path]) -> str | None:
         instead = f"{found} is used instead" if found is not None else "no checkpoint before it is clean"
         warnings.warn(f"holdfast: {path} is not used: {problem} {instead}.", stacklevel=3)
     return str(found) if found is not None else None
+
+
+def newest(paths: Iterable[Path]) -> str | None:
+    """The checkpoint written last that is whole and finite, as `first_clean`."""
+    return first_clean(sorted(paths, key=lambda path: (path.stat().st_mtime, path), reverse=True))
+
+
+def _stamps(paths: Iterable[str | Path]) -> set[tuple[str, int]]:
+    """When each file was written; those that are not there any more are left out."""
+    stamps = set()
+    for path in paths:
+        with contextlib.suppress(OSError):
+            stamps.add((str(path), Path(path).stat().st_mtime_ns))
+    return stamps

@@ -34,14 +34,13 @@ class HoldfastCallback(TrainerCallback):
         """Model and optimizer exist, and are restored."""
         self._stops = False
         optimizer = getattr(parts["optimizer"], "optimizer", parts["optimizer"])  # Accelerate's is a wrapper
-        run = self.holdfast.begin(parts["model"], optimizer, stop=lambda: setattr(self, "_stops", True))
+        self.holdfast.begin(parts["model"], optimizer, stop=lambda: setattr(self, "_stops", True))
         if state.global_step:
-            run.resumed(_checkpoint(args, state), step=state.global_step)
+            self.holdfast.resumed(_checkpoint(args, state), state.global_step)
 
     def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
         """An epoch begins."""
-        if self.holdfast.run is not None:
-            self.holdfast.run.epoch(int(state.epoch or 0))
+        self.holdfast.epoch(int(state.epoch or 0))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> TrainerControl:
         """Ask the Trainer for what `heal` wants."""
@@ -57,8 +56,7 @@ class HoldfastCallback(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
         """A checkpoint is written."""
-        if self.holdfast.run is not None and args.should_save:
-            self.holdfast.run.saved(_checkpoint(args, state))
+        self.holdfast.wrote(_checkpoint(args, state))
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
         """The training is over."""

@@ -1,13 +1,14 @@
-"""Ultralytics: `add_callbacks(model)` before `model.train(…)`.
+"""Ultralytics: `add_callbacks(model)` before `model.train(…)`. To resume: `YOLO(newest_checkpoint(folder)).train(resume=True)`.
 
 Ultralytics has the licence AGPL-3.0. Nothing here imports it: its callbacks get its trainer.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from holdfast.integrations.trainer_run import TrainerRun
+from holdfast.integrations.trainer_run import TrainerRun, newest
 
 
 def add_callbacks(model: Any, **options: Any) -> HoldfastCallbacks:
@@ -24,25 +25,25 @@ class HoldfastCallbacks:
     def __init__(self, **options: Any) -> None:
         self.holdfast = TrainerRun(**options)
         self._has_trained = False  # since the last evaluation
+        self._saves = True  # every epoch, as the script said
 
     def on_train_start(self, trainer: Any) -> None:
         """Model and optimizer exist, and are restored."""
+        self.holdfast.has_listed(*trainer.wdir.glob("*.pt"))
         run = self.holdfast.begin(trainer.model, trainer.optimizer, stop=lambda: setattr(trainer, "stop", True))
         if trainer.ema is not None:
             run.ema(trainer.ema.ema)
             if trainer.start_epoch > 0:
-                run.resumed(trainer.last, step=trainer.ema.updates)
+                self.holdfast.resumed(trainer.last, trainer.ema.updates)
 
     def on_train_epoch_start(self, trainer: Any) -> None:
         """An epoch begins."""
-        if self.holdfast.run is not None:
-            self.holdfast.run.epoch(trainer.epoch)
+        self.holdfast.epoch(trainer.epoch)
 
     def on_train_epoch_end(self, trainer: Any) -> None:
         """Ultralytics resumes after whole epochs only: what `heal` wants saved is saved at the end of one."""
-        self._has_trained = True
-        if self.holdfast.takes_save():
-            trainer.args.save = True
+        self._has_trained, self._saves = True, trainer.args.save
+        trainer.args.save |= self.holdfast.takes_save()
 
     def on_fit_epoch_end(self, trainer: Any) -> None:
         """An evaluation is over; the one of the best weights after the last epoch is not a new one."""
@@ -52,14 +53,18 @@ class HoldfastCallbacks:
 
     def on_model_save(self, trainer: Any) -> None:
         """Checkpoints are written."""
-        if self.holdfast.run is not None:
-            self.holdfast.run.saved(trainer.last)
-            if trainer.best_fitness == trainer.fitness:
-                self.holdfast.run.saved(trainer.best)
+        trainer.args.save = self._saves
+        self.holdfast.wrote(*trainer.wdir.glob("*.pt"))
 
     def on_train_end(self, trainer: Any) -> None:
-        """The training is over."""
+        """The training is over, and its files are written again without what only a resume needs."""
+        self.holdfast.wrote(*trainer.wdir.glob("*.pt"))
         self.holdfast.end()
 
 
 EVENTS = tuple(name for name in vars(HoldfastCallbacks) if name.startswith("on_"))
+
+
+def newest_checkpoint(folder: str | Path) -> str | None:
+    """The newest `.pt` in a folder of weights that is whole and finite, to resume from; None if there is none."""
+    return newest(Path(folder).glob("*.pt"))

@@ -73,10 +73,8 @@ NOT_CHECKPOINTS = {
     "annex": (b"/annex/objects/SHA256E-s10--abc.pt\n", "git-annex pointer"),
     "gzip": (gzip.compress(bytes_of({"a": 1})), "a gzip archive"),
     "tar": (tar_bytes(), "a tar archive"),
-    "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(100), "an HDF5 file"),
     "numpy": (numpy_bytes(several=False), "a numpy array"),
     "npz": (numpy_bytes(several=True), "a numpy archive"),
-    "keras": (zip_bytes("metadata.json"), "a Keras file"),
     "gguf": (b"GGUF\x03\0\0\0" + bytes(100), "a GGUF file"),
     "noise": (random.Random(1).randbytes(5000), "first bytes match no checkpoint format"),
     "another zip": (zip_bytes("word/document.xml"), "zip archive"),
@@ -99,7 +97,6 @@ def test_onnx_and_tensorflow_files_are_known_by_their_names(tmp_path: Path) -> N
     for name, words in (
         ("a.onnx", "ONNX"),
         ("a.pb", "TensorFlow"),
-        ("a.h5", "Keras"),
         ("a.msgpack", "Flax"),
         ("a.bin2", "unknown kind"),
     ):

@@ -9,9 +9,9 @@ from typing import Literal
 
 from holdfast.checkpoints.contents import Trouble
 
-Kind = Literal["zip", "pickle", "safetensors", "index", "other"]
+Kind = Literal["zip", "pickle", "safetensors", "keras", "index", "other"]
 HEAD = 1024  # bytes that are looked at
-SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors")
+SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".keras", ".weights.h5")
 PICKLES = (*SUFFIXES[:3], ".bin", ".pkl", ".pickle", ".tar", ".model", ".t7")
 
 _CONVERT = "this is not a PyTorch checkpoint; name the one that the training saved"
@@ -23,7 +23,6 @@ _MAGIC = (  # offset, bytes, what it is, what to do
     (0, b"\xfd7zXZ\0", "an xz archive", _UNPACK),
     (0, b"\x28\xb5\x2f\xfd", "a zstd archive", _UNPACK),
     (257, b"ustar", "a tar archive", _UNPACK),
-    (0, b"\x89HDF\r\n\x1a\n", "an HDF5 file (Keras, TensorFlow)", _CONVERT),
     (0, b"\x93NUMPY", "a numpy array", _CONVERT),
     (0, b"GGUF", "a GGUF file (llama.cpp)", _CONVERT),
     (4, b"TFL3", "a TensorFlow Lite model", _CONVERT),
@@ -32,12 +31,10 @@ _MAGIC = (  # offset, bytes, what it is, what to do
 _NAMES = {  # what has no bytes to be known by
     ".onnx": "an ONNX model",
     ".pb": "a TensorFlow graph",
-    ".h5": "a Keras file",
-    ".keras": "a Keras file",
     ".msgpack": "a Flax file",
     ".index": "the index of a TensorFlow checkpoint",
 }
-_ZIPS = ((".npy", "a numpy archive (.npz)"), ("metadata.json", "a Keras file"))
+_HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +66,12 @@ def recognise(path: Path, size: int) -> Recognised:
 
 def _by_content(path: Path, head: bytes) -> Recognised | None:
     if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        what = _zip_of_another(head)
-        return _unknown(what, _CONVERT) if what else Recognised("zip")
+        first = _first_member(head)
+        if first.endswith(".npy"):
+            return _unknown("a numpy archive (.npz)", _CONVERT)
+        return Recognised("keras" if first == "metadata.json" else "zip")
+    if head.startswith(_HDF5):
+        return Recognised("keras")
     if head[0] == 0x80 and head[1:2] in (b"\1", b"\2", b"\3", b"\4", b"\5"):
         return Recognised("pickle")
     for offset, magic, what, fix in _MAGIC:
@@ -81,12 +82,9 @@ def _by_content(path: Path, head: bytes) -> Recognised | None:
     return Recognised("index") if path.name.endswith(".index.json") else None
 
 
-def _zip_of_another(head: bytes) -> str | None:
-    """What a zip archive is that torch did not write, told by the name of its first member."""
-    if len(head) < 30:
-        return None
-    name = head[30 : 30 + struct.unpack("<H", head[26:28])[0]].decode("utf-8", "replace")
-    return next((what for end, what in _ZIPS if name.endswith(end)), None)
+def _first_member(head: bytes) -> str:
+    """The name of the first member of a zip archive: it tells who wrote it."""
+    return head[30 : 30 + struct.unpack("<H", head[26:28])[0]].decode("utf-8", "replace") if len(head) >= 30 else ""
 
 
 def _by_text(path: Path, head: bytes, last: bytes, size: int) -> Recognised | None:
@@ -124,7 +122,7 @@ def _by_name(path: Path, head: bytes) -> Recognised:
         return Recognised("safetensors")
     if suffix in _NAMES:
         return _unknown(_NAMES[suffix], _CONVERT)
-    if suffix in PICKLES:
+    if suffix in (*PICKLES, ".keras", ".h5"):
         words = f"Its first bytes match no checkpoint format: {head[:8].hex(' ')}."
         return _other("unreadable", words, "it was overwritten or is not a checkpoint: copy it again, or use an older one")
     return _unknown("a file of an unknown kind", _CONVERT)

@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.checkpoints.contents import Contents, Opaque, Trouble
 from holdfast.checkpoints.formats.files import file_info
+from holdfast.checkpoints.formats.keras_file import open_keras
 from holdfast.checkpoints.formats.kinds import recognise
 from holdfast.checkpoints.formats.legacy_file import open_legacy
 from holdfast.checkpoints.formats.safetensors_file import open_safetensors
@@ -30,6 +31,8 @@ def open_file(path: Path) -> Contents:
             contents.troubles[:] = [recognised.trouble]
     elif recognised.kind == "safetensors":
         contents = open_safetensors(path)
+    elif recognised.kind == "keras":
+        contents = open_keras(path)
     else:
         contents = Contents(path=path, format="unknown", files=[info])
         contents.troubles += [recognised.trouble] if recognised.trouble else []

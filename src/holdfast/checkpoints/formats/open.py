@@ -1,6 +1,6 @@
 """Open a checkpoint of any kind: what its indexes tell, with nothing run and no tensor read.
 
-    a file      zip (torch.save) · pickle (older torch.save) · safetensors · an index of shards
+    a file      zip (torch.save) · pickle (older torch.save) · safetensors · Keras · an index of shards
     a folder    Holdfast · torch.distributed.checkpoint · Hugging Face (Trainer, Accelerate, save_pretrained) · DeepSpeed
 
 A file is known by its first bytes; its name counts only where these say nothing.

@@ -134,7 +134,7 @@ def _here() -> Iterator[Path]:
     for folder in map(Path, USUAL):
         if folder.is_dir():
             yield from search(folder).paths
-    yield from sorted(path for path in Path().iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
+    yield from sorted(path for path in Path().iterdir() if path.name.lower().endswith(SUFFIXES) and path.is_file())
 
 
 def _of_the_newest_run() -> Iterator[Path]:

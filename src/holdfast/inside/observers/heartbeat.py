@@ -138,7 +138,7 @@ class Heartbeat:
 
     def show_in(self, recording: Path) -> None:
         """Write into the folder of a new training; an earlier file is moved there. Raises OSError."""
-        self.shown, self._thread = True, threading.get_ident()
+        self.shown, self._thread, self.cells[CELL_STEPS] = True, threading.get_ident(), 0  # not those of the training before
         if self._phase in (STARTS, DRAWING):
             self._phase = self.cells[CELL_PHASE] = TRAINING
         target = recording / NAME
