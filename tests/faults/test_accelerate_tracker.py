@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from holdfast_run import PYTHON, VICTIMS, run
 from trained_with import Resumed, Trained, python_with, resumed_after_a_kill, steps_and_epochs, verified
+
+from holdfast.signals.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
 SCRIPT = "accelerate_loop.py"
@@ -53,8 +56,25 @@ def test_accelerate_steps_are_counted_on_after_a_resume(after_a_kill: Resumed) -
     assert own.steps["step"] == [*range(12, 30)] and own.findings == []
 
 
-def test_patience_stops_through_the_trigger(tmp_path: Path) -> None:
+def test_patience_stops_through_the_trigger_and_saves_with_save_state_exactly(trained: Trained) -> None:
+    folder = trained.folder / "stopped"
+    folder.mkdir()
     words = ("--policy", "heal", "--patience", "3", "--name", "a", PYTHON, str(VICTIMS / SCRIPT), "--epochs", "4000")
-    done = run(tmp_path, *words, "--save-every", "100000")
+    done = run(folder, *words, "--save-every", "100000")
     assert done.returncode == 0 and "has not improved for 3 evaluations" in done.stderr, done.stderr
-    assert '"stopped": true' in done.stdout, "the loop has ended by itself"
+    end = json.loads(done.stdout.splitlines()[-1])
+    assert end["stopped"], "the loop has ended by itself"
+    (saved,) = (folder / "saved").iterdir()  # only the newest that `heal` asked for is kept
+    assert saved.name in verified(trained.recorded("stopped", "a"))
+    epochs = str(end["epoch"] + 2)
+    _, whole = trained.end_of("not-stopped", "--epochs", epochs, "--save-every", "100000")
+    _, resumed = trained.end_of("stopped", "--resume", "--epochs", epochs, "--save-every", "100000")
+    assert resumed.pop("from") == f"saved/{saved.name}" and whole.pop("from") is None and resumed == whole
+
+
+def test_a_roll_back_leaves_the_counters_of_an_accelerate_loop_right(tmp_path: Path) -> None:
+    words = ("--policy", "heal", "--name", "a", PYTHON, str(VICTIMS / SCRIPT), "--epochs", "40", "--lr-at", "150")
+    done = run(tmp_path, *words, "--save-every", "100000")
+    assert done.returncode == 0, done.stderr
+    assert "roll-back" in [row["action"] for row in RunFolder.open(tmp_path / "runs/a").journal if row.get("state") == "done"]
+    assert '"step": 400, "epoch": 40, "stopped": false' in done.stdout

@@ -1,6 +1,6 @@
 """A loop on Accelerate that can be killed at a step and resumed; prints a checksum of its weights at the end.
 
-accelerate_loop.py [--kill-at N] [--resume] [--policy heal] [--epochs N]
+accelerate_loop.py [--kill-at N] [--resume] [--policy heal] [--epochs N] [--lr-at N]
 
 Under torchrun each rank trains on its part of the data. With `--ids NAME` the samples of each batch go to the file NAME-RANK.
 """
@@ -27,6 +27,7 @@ parser.add_argument("--kill-at", type=int, default=-1)
 parser.add_argument("--resume", action="store_true")
 parser.add_argument("--policy", default="observe")
 parser.add_argument("--epochs", type=int, default=3)
+parser.add_argument("--lr-at", type=int, default=-1, help="step at which the learning rate becomes far too high")
 parser.add_argument("--save-every", type=int, default=4)
 parser.add_argument("--ids")
 options = parser.parse_args()
@@ -39,7 +40,7 @@ def data(count: int, seed: int) -> TensorDataset:
 
 set_seed(RANK)
 tracker = HoldfastTracker(name="acc", policy=options.policy)
-accelerator = Accelerator(cpu=True, log_with=tracker)
+accelerator = Accelerator(cpu=True, log_with=tracker, project_dir="saved")
 accelerator.init_trackers("project", config={"epochs": options.epochs})
 net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 2))
 model, optimizer, loader, held_out = accelerator.prepare(
@@ -58,6 +59,8 @@ for epoch in range(batches.passes, options.epochs):
     for inputs, labels, ids in batches:
         if step == options.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
+        if step == options.lr_at:
+            optimizer.param_groups[0]["lr"] = 100.0
         note_ids(options.ids, ids.tolist())
         accelerator.backward(nn.functional.cross_entropy(model(inputs), labels))
         optimizer.step()
@@ -76,4 +79,4 @@ for epoch in range(batches.passes, options.epochs):
 accelerator.end_training()
 weights = b"".join(tensor.detach().numpy().tobytes() for tensor in net.state_dict().values())
 digest = hashlib.sha256(weights).hexdigest()
-print(json.dumps({"from": path, "step": step, "stopped": stopped, "weights": digest, "rank": RANK}))
+print(json.dumps({"from": path, "step": step, "epoch": batches.passes, "stopped": stopped, "weights": digest, "rank": RANK}))
