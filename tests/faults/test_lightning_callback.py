@@ -78,6 +78,8 @@ def test_patience_stops_through_should_stop_and_saves_by_lightnings_means(tmp_pa
     assert done.returncode == 0, done.stderr
     assert "val_loss has not improved for 3 evaluations" in done.stderr
     assert '"stopped": true' in done.stdout, "the script went on after `fit`"
+    steps = Recorded(RunFolder.open(tmp_path / "runs/a")).steps["step"]
+    assert json.loads(done.stdout.splitlines()[-1])["step"] == len(steps), "Lightning has counted the updates that were made"
     saved = sorted((tmp_path / "saved").glob("holdfast-step=*.ckpt"))
     assert len(saved) == 1, "only the newest that `heal` asked for is kept"
 

@@ -7,10 +7,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from holdfast_run import PYTHON, VICTIMS, environment, run, typed
-from trained_with import verified
+from trained_with import KILLED, cut_short, steps_and_epochs, verified
 from watched_training import Recorded
 
 from holdfast.signals.run_folder import RunFolder
@@ -24,28 +25,60 @@ pytestmark = [
 SCRIPT = str(VICTIMS / "ultralytics_trainer.py")
 
 
+def alone(folder: Path, *words: str) -> tuple[int, dict[str, Any]]:
+    """The exit code of the script without `holdfast run`, and what it printed last."""
+    command = [sys.executable, SCRIPT, *words]
+    done = subprocess.run(command, cwd=folder, env=environment(folder), capture_output=True, text=True, check=False)
+    assert done.returncode in (0, KILLED), done.stderr
+    return done.returncode, json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {}
+
+
+def listed(folder: Path, name: str) -> dict[str, str]:
+    rows = json.loads(typed("checkpoints", "list", name, "--json", folder=folder).stdout)
+    return {Path(row["path"]).name: row["state"] for row in rows}
+
+
 def test_evaluations_and_checkpoints_of_a_plain_script_are_recorded(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, SCRIPT], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    alone(tmp_path)
     recorded = Recorded(RunFolder.open(tmp_path / "runs/yolo"))
     assert recorded.steps["epoch"] == [0, 0, 1, 1, 2, 2]
-    rows = recorded.table("evaluations").where(name="metrics/mAP50(B)", split="val")
-    assert [(row["step"], row["epoch"]) for row in rows] == [(2, 0), (4, 1), (6, 2)]
-    assert {"last.pt", "best.pt"} <= set(verified(recorded))
-    listed = json.loads(typed("checkpoints", "list", "yolo", "--json", folder=tmp_path).stdout)
-    assert {Path(row["path"]).name: row["state"] for row in listed} == {"last.pt": "clean", "best.pt": "clean"}
+    assert steps_and_epochs(recorded, "metrics/mAP50(B)") == [(2, 0), (4, 1), (6, 2)]
+    names = ("last.pt", "best.pt", "epoch0.pt", "epoch1.pt", "epoch2.pt")
+    assert set(verified(recorded)) == set(names)
+    assert listed(tmp_path, "yolo") == dict.fromkeys(names, "clean")
 
 
-def test_patience_stops_through_the_trainers_flag_and_its_counters_are_right(tmp_path: Path) -> None:
-    done = run(tmp_path, "--policy", "heal", "--patience", "4", "--name", "a", PYTHON, SCRIPT, "--epochs", "200")
+def test_ultralytics_resumes_from_the_checkpoint_before_a_torn_one_and_counts_on(tmp_path: Path) -> None:
+    assert alone(tmp_path, "--kill-at", "3", "--epochs", "4")[0] == KILLED
+    weights = tmp_path / "out/weights"
+    before = (weights / "epoch2.pt").stat().st_mtime - 0.5
+    for path in (path for path in weights.iterdir() if path.name in ("epoch2.pt", "last.pt") or path.stat().st_mtime > before):
+        cut_short(path)
+    _, end = alone(tmp_path, "--resume")
+    assert Path(end["from"]).name in ("epoch1.pt", "best.pt"), "both are of that epoch, if it was the best"
+    assert (end["epoch"], end["updates"]) == (4, 8)
+    steps = Recorded(RunFolder.open(tmp_path / "runs/yolo-2")).steps
+    assert (steps["step"], steps["epoch"]) == ([4, 5, 6, 7], [2, 2, 3, 3])
+
+
+def test_patience_stops_through_the_trainers_flag_and_saves_by_its_means(tmp_path: Path) -> None:
+    done = run(tmp_path, "--policy", "heal", "--patience", "4", "--name", "a", PYTHON, SCRIPT, "--epochs", "200", "--no-save")
     assert done.returncode == 0 and "has not improved for 4 evaluations" in done.stderr, done.stderr
     assert [path.name for path in (tmp_path / "runs").iterdir() if not path.is_symlink()] == ["a"], "it has joined the run"
+    end, recorded = json.loads(done.stdout.splitlines()[-1]), Recorded(RunFolder.open(tmp_path / "runs/a"))
+    assert end["epoch"] < 200 and end["stopped"] and end["updates"] == len(recorded.steps["step"])
+    assert set(verified(recorded)) == {"last.pt", "best.pt"}, "the script had switched saving off: `heal` asked for it"
+    assert not end["save"], "and it is off again"
+
+
+def test_a_roll_back_leaves_the_counters_of_ultralytics_right(tmp_path: Path) -> None:
+    done = run(tmp_path, "--policy", "heal", "--name", "a", PYTHON, SCRIPT, "--epochs", "60", "--lr-at", "45", "--no-save")
+    assert done.returncode == 0, done.stderr
+    recorded = Recorded(RunFolder.open(tmp_path / "runs/a"))
+    (rolled,) = [row for row in recorded.run.journal if row.get("action") == "roll-back" and row["state"] == "done"]
     end = json.loads(done.stdout.splitlines()[-1])
-    steps = Recorded(RunFolder.open(tmp_path / "runs/a")).steps
-    assert end["epoch"] < 200 and end["stopped"] and end["updates"] == len(steps)
-    assert (tmp_path / "out/weights/last.pt").exists()
+    assert end["epoch"] == 60 and recorded.steps["step"] == [*range(120)]
+    assert end["updates"] == 120 - (rolled["at"] - rolled["to"]), "the averaged weights are as old as their count says"
 
 
 def test_without_the_callbacks_the_steps_of_ultralytics_are_recorded(tmp_path: Path) -> None:

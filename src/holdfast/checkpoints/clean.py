@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -33,3 +34,17 @@ def newest_clean(paths: Iterable[Path]) -> tuple[Path | None, dict[Path, str]]:
             return path, problems
         problems[path] = problem
     return None, problems
+
+
+def first_clean(paths: Iterable[Path]) -> str | None:
+    """The first checkpoint that is whole and finite, with a warning about those before it; None if there is none."""
+    found, problems = newest_clean(paths)
+    for path, problem in problems.items():
+        instead = f"{found} is used instead" if found is not None else "no checkpoint before it is clean"
+        warnings.warn(f"holdfast: {path} is not used: {problem} {instead}.", stacklevel=3)
+    return str(found) if found is not None else None
+
+
+def newest(paths: Iterable[Path]) -> str | None:
+    """The checkpoint written last that is whole and finite, as `first_clean`."""
+    return first_clean(sorted(paths, key=lambda path: (path.stat().st_mtime, path), reverse=True))

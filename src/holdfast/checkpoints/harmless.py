@@ -144,6 +144,7 @@ CALLED: tuple[tuple[str, str, str], ...] = (
     ("transformers.training_args", "OptimizerNames ParallelMode", _ENUMERATION),
     ("transformers.debug_utils", "DebugOption", _ENUMERATION),
     ("accelerate.utils.dataclasses", "DistributedType PrecisionType LoggerType DynamoBackend RNGType", _ENUMERATION),
+    ("ultralytics.utils", "IterableSimpleNamespace", "the settings of a model, as attributes"),
     ("pandas.core.indexes.base", "_new_Index", _PANDAS),
     ("pandas.core.indexes.datetimes", "_new_DatetimeIndex", _PANDAS),
     ("pandas._libs.internals", "_unpickle_block", _PANDAS),

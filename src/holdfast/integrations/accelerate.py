@@ -6,13 +6,13 @@ accelerator = Accelerator(log_with=(tracker := HoldfastTracker(policy="heal")))
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.integrations.trainer_run import TrainerRun, newest, read_positions, set_positions
+from holdfast.checkpoints.clean import newest
+from holdfast.integrations.trainer_run import TrainerRun
+from holdfast.state.position import read_positions, set_positions
 
 try:
     from accelerate import Accelerator
@@ -72,7 +72,7 @@ class HoldfastTracker(GeneralTracker):  # type: ignore[misc]  # it has no types
         ends when `check_trigger()` says so.
         """
         self._accelerator = accelerator
-        self._positions = [_Batches(loader, self._between_updates) for loader in loaders]
+        self._positions = [holdfast.Position(loader, on_ask=self._between_updates) for loader in loaders]
         accelerator.register_for_checkpointing(self)
         accelerator.register_save_state_pre_hook(self._before_save)
         accelerator.register_load_state_pre_hook(self._before_load)
@@ -112,21 +112,6 @@ class HoldfastTracker(GeneralTracker):  # type: ignore[misc]  # it has no types
         saved, self._saved = self._saved, []
         for path, step in saved:
             self.holdfast.wrote(path, step=step)
-
-
-class _Batches(holdfast.Position[Any]):
-    """Tells when the loop asks for another batch: the update of the one before is made, and the next has not begun."""
-
-    def __init__(self, loader: Any, asked: Callable[[], None]) -> None:
-        super().__init__(loader)
-        self._asked = asked
-
-    def draw(self, loader: Any) -> Iterator[Any]:
-        """One pass over the loader."""
-        with contextlib.closing(super().draw(loader)) as batches:  # type: ignore[type-var]
-            for batch in batches:
-                yield batch
-                self._asked()
 
 
 def newest_checkpoint(folder: str | Path) -> str | None:

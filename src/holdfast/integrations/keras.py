@@ -11,13 +11,15 @@ from typing import Any
 import torch
 
 import holdfast
+from holdfast.checkpoints.clean import newest
 from holdfast.errors import UsageError
 from holdfast.inside.keras_optimizer import KerasOptimizer
-from holdfast.integrations.trainer_run import TrainerRun, newest
+from holdfast.integrations.trainer_run import TrainerRun
 from holdfast.state.generators import read_process_generators, set_process_generators
 
 try:
     import keras
+    from keras.callbacks import BackupAndRestore, ModelCheckpoint
 except ImportError:
     raise ImportError("Holdfast's callback for Keras needs it: pip install keras") from None
 
@@ -39,9 +41,7 @@ class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it ha
         self._saves = saves
         self._optimizer: KerasOptimizer | None = None
         self._randomness: dict[str, Any] | None = None  # as it was restored
-        self._checkpoint: keras.callbacks.ModelCheckpoint | None = None
-        self._patterns: list[str] = []  # of the files that Keras writes
-        self._saves_within = False  # an epoch
+        self._keras: list[Any] = []  # the callbacks by which Keras saves
 
     def resume(self, model: Any) -> int:
         """Restore the newest clean checkpoint of this run's name into a compiled model; returns the epoch to begin with.
@@ -64,12 +64,7 @@ class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it ha
     def on_train_begin(self, logs: Any = None) -> None:
         """`fit` begins."""
         self._updated = self._begin(self.model).updates(self._optimizer)
-        beside = _callbacks()
-        own = [one for one in beside if isinstance(one, keras.callbacks.ModelCheckpoint)]
-        backups = [one for one in beside if isinstance(one, keras.callbacks.BackupAndRestore)]
-        self._checkpoint = own[-1] if own else None
-        self._patterns = [_pattern(one.filepath) for one in own] + [f"{glob.escape(str(one.backup_dir))}/*.h5" for one in backups]
-        self._saves_within = any(one.save_freq != "epoch" for one in (*own, *backups))
+        self._keras = [one for one in _callbacks() if isinstance(one, (ModelCheckpoint, BackupAndRestore))]
         self.holdfast.has_listed(*self._written())
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -82,7 +77,7 @@ class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it ha
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """A step begins."""
-        if self._saves_within:
+        if any(one.save_freq != "epoch" for one in self._keras):
             self.holdfast.wrote(*self._written())
         if self._optimizer is not None:
             self._optimizer.step_begins()
@@ -90,10 +85,13 @@ class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it ha
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Keras has updated the weights."""
         self._updated()
-        if self.holdfast.takes_save() and (own := self._checkpoint) is not None:
-            folder = Path(own.filepath.partition("{")[0] + "_").parent
-            write = self.model.save_weights if own.save_weights_only else self.model.save
-            self.holdfast.save(folder, ".weights.h5" if own.save_weights_only else Path(own.filepath).suffix, write)
+        if self.holdfast.takes_save():
+            for one in [one for one in self._keras if isinstance(one, ModelCheckpoint)][:1]:
+                folder, path = Path(one.filepath.partition("{")[0] + "_").parent, Path(one.filepath)
+                whole = not one.save_weights_only
+                self.holdfast.save(
+                    folder, path.suffix if whole else ".weights.h5", self.model.save if whole else self.model.save_weights
+                )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """The means of the epoch, and of the evaluation after it."""
@@ -110,7 +108,10 @@ class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it ha
         self.holdfast.end()
 
     def _written(self) -> list[str]:
-        return [path for pattern in self._patterns for path in glob.iglob(pattern)]  # noqa: PTH207 - Path.glob takes no absolute one
+        """What Keras has saved; "out/{epoch:02d}.keras" are the files of every epoch."""
+        names = [one.filepath if isinstance(one, ModelCheckpoint) else f"{one.backup_dir}/{{}}.h5" for one in self._keras]
+        patterns = ["*".join(map(glob.escape, re.split(r"\{.*?\}", name))) for name in names]
+        return [path for pattern in patterns for path in glob.iglob(pattern)]  # noqa: PTH207 - Path.glob takes no absolute one
 
 
 def newest_checkpoint(folder: str | Path) -> str | None:
@@ -126,8 +127,3 @@ def _callbacks() -> list[Any]:
             return list(owner.callbacks)
         frame = caller
     return []
-
-
-def _pattern(filepath: str) -> str:
-    """Matches the files of a `ModelCheckpoint`: "out/{epoch:02d}.keras" those of every epoch."""
-    return "*".join(map(glob.escape, re.split(r"\{.*?\}", filepath)))

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.integrations.trainer_run import TrainerRun, newest, read_positions, set_positions
+from holdfast.checkpoints.clean import newest
+from holdfast.integrations.trainer_run import TrainerRun
+from holdfast.state.position import read_positions, set_positions
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -7,15 +7,13 @@ import logging
 import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import mlflow
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.tracking import MlflowClient
 
-from holdfast.environment.checks.mlflow import sqlite_file, who_locks, why_locked
+from holdfast.environment.checks.mlflow import database_behind, sqlite_file, who_locks, why_locked
 from holdfast.environment.reach import why_unreachable, without_secrets
 from holdfast.errors import CannotSend
 from holdfast.integrations.tracker import End, Notice, Row, Tracker, command_of, identity_of, project_of
@@ -102,7 +100,7 @@ class MLflow(Tracker):
         except Exception as error:
             text = " ".join(str(error).split())
             shown = without_secrets(self._uri) if self._uri.startswith("http") else self._uri
-            file = _database_behind(self._uri)  # a server keeps the reason to itself
+            file = database_behind(self._uri)  # a server keeps the reason to itself
             if file is not None and "locked" in (why_locked(file) or ""):
                 fix = "end the process that holds it, or wait; holdfast sync sends the rest"
                 raise CannotSend(who_locks(file), fix=fix) from error
@@ -112,31 +110,6 @@ class MLflow(Tracker):
                 raise CannotSend(f"the MLflow server {shown} cannot be reached: {away}", fix=fix) from error
             fix = "holdfast doctor --only mlflow looks into it; holdfast sync sends the rest"
             raise CannotSend(f"MLflow at {shown} refused: {text[:300]}", fix=fix) from error
-
-
-def _database_behind(uri: str) -> Path | None:
-    """The SQLite file of an address: its own, or the one that a server on this machine has open."""
-    if uri.startswith("sqlite:"):
-        return sqlite_file(uri)
-    import psutil
-
-    port = urlsplit(uri).port
-    with contextlib.suppress(psutil.Error):
-        for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
-                server = psutil.Process(connection.pid)
-                for process in (server, *server.parents(), *server.children(recursive=True)):
-                    with contextlib.suppress(psutil.Error):
-                        for file in process.open_files():
-                            if _is_sqlite(Path(file.path)):
-                                return Path(file.path)
-    return None
-
-
-def _is_sqlite(path: Path) -> bool:
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        return file.read(15) == b"SQLite format 3"
-    return False
 
 
 KIND = MLflow

@@ -13,25 +13,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.integrations.tracker import End, Notice, Row, Tracker
+from holdfast.integrations.tracker import End, Notice, Tracker
 from holdfast.probe.journal import JournalReader, whole_number
 from holdfast.signals.run_folder import Recording, RunFolder, replace_text
 from holdfast.signals.tracker_names import SENT
 
 _ROWS = 4096  # read at a time
-_DENSE = 1000  # every step up to twice this, then every second, third, …: 8,500 of a million
-_STEPS = {
-    "loss": "train/loss",
-    "lr": "train/lr",
-    "grad_norm": "train/grad_norm",
-    "weight_norm": "train/weight_norm",
-    "update_ratio": "train/update_ratio",
-    "epoch": "train/epoch",
-    "step_seconds": "time/step_seconds",
-    "data_seconds": "time/data_seconds",
-    "host_rss": "memory/host_bytes",
-    "gpu_allocated": "memory/gpu_bytes",
-}
 _OWN = "holdfast-degraded"
 
 
@@ -148,16 +135,17 @@ class Sender:
     def _send_rows(self, prefix: str, recording: Recording) -> bool:
         """The next rows of both tables; False when there are no more."""
         from holdfast.probe.follow import Follower
+        from holdfast.probe.metric_rows import STEPS, of_evaluations, of_steps
 
         place = self._cursor.content["tables"].get(recording.name) or {"kept": {}}
         kept = {name: list(last) for name, last in place["kept"].items()}
-        steps = Follower(recording.path, "steps", ("step", "time", *_STEPS))
+        steps = Follower(recording.path, "steps", ("step", "time", *STEPS))
         evaluations = Follower(recording.path, "evaluations", ("step", "time", "split", "name", "value"))
         for follower, name in ((steps, "steps"), (evaluations, "evaluations")):
             if name in place:
                 follower.position = place[name]
         new_steps, new_evaluations = steps.new_rows(_ROWS), evaluations.new_rows(_ROWS)
-        rows = [*_of_steps(new_steps, kept, prefix), *_of_evaluations(new_evaluations, prefix)]
+        rows = [*of_steps(new_steps, kept, prefix), *of_evaluations(new_evaluations, prefix)]
         if rows:
             self._connected().metrics(rows)
         position = {"steps": steps.position, "evaluations": evaluations.position, "kept": kept}
@@ -178,51 +166,6 @@ class Sender:
             self._cursor.save(codes=codes, notices=self._cursor.content["notices"] + 1)
         if reader.position != self._cursor.content["journal"]:
             self._cursor.save(journal=reader.position)
-
-
-def _of_steps(rows: dict[str, Any], kept: dict[str, list[Any]], prefix: str) -> list[Row]:
-    """Rows of `steps`, thinned for each metric; `kept` is its last step that was sent, and whether the value was finite."""
-    import numpy as np
-
-    from holdfast.signals.view import measured
-
-    chosen: dict[int, dict[str, float]] = {}
-    for column, name in _STEPS.items():
-        at = np.flatnonzero(measured(rows[column]))
-        if not len(at):
-            continue
-        steps, values = rows["step"][at], rows[column][at].astype(np.float64)
-        last, was_finite = kept.get(name, (-1, True))
-        picked = set(_thinned(np.maximum.accumulate(steps), last))
-        if was_finite and not np.isfinite(values).all():
-            picked.add(int(np.argmin(np.isfinite(values))))  # the first non-finite value is always sent
-        for number in picked:
-            chosen.setdefault(int(at[number]), {})[prefix + name] = float(values[number])
-        if picked:
-            end = max(picked)
-            kept[name] = [max(last, int(steps[end])), bool(np.isfinite(values[end]))]
-    return [Row(int(rows["step"][at]), float(rows["time"][at]), values) for at, values in sorted(chosen.items())]
-
-
-def _thinned(steps: Any, last: int) -> Iterator[int]:
-    """Which of the rising steps are sent after `last`: further apart the later they are."""
-    import numpy as np
-
-    while (at := int(np.searchsorted(steps, last + max(1, last // _DENSE)))) < len(steps):
-        yield at
-        last = int(steps[at])
-
-
-def _of_evaluations(rows: dict[str, Any], prefix: str) -> list[Row]:
-    """Metrics of evaluations and of `run.log`; the loss of the training is that of the steps."""
-    together: dict[tuple[int, float], Row] = {}
-    columns = [rows[column] for column in ("step", "time", "split", "name", "value")]
-    for step, when, split, name, value in zip(*columns, strict=True):
-        if (split, name) != ("train", "loss"):
-            row = together.setdefault((int(step), float(when)), Row(int(step), float(when), {}))
-            own = str(name).removeprefix(f"{split}_").removeprefix(f"{split}/")
-            row.values[f"{prefix}{split}/{own}"] = float(value)
-    return list(together.values())
 
 
 def _notice(row: dict[str, Any]) -> Notice | None:

@@ -9,16 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-from tensorboard.compat.proto.tensor_pb2 import TensorProto
-from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-from tensorboard.compat.proto.types_pb2 import DT_STRING
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.text.summary_v2 import text_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from holdfast.integrations.tracker import End, Notice, Row, Tracker
 from holdfast.signals.run_folder import RunFolder
-
-_TEXT = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
 
 
 class TensorBoard(Tracker):
@@ -31,30 +27,21 @@ class TensorBoard(Tracker):
         self._file = (run.path / state["file"]).open("ab")
         self._file.truncate(state.setdefault("size", 0))
         if not state["size"]:
-            self._write([Event(wall_time=time.time(), file_version="brain.Event:2")])
+            self._append(Event(wall_time=time.time(), file_version="brain.Event:2"))
+            self._flush()
 
     def metrics(self, rows: Sequence[Row]) -> None:
         """One event for each step."""
-        self._write(
-            [
-                Event(
-                    wall_time=row.time,
-                    step=row.step,
-                    summary=Summary(value=[Summary.Value(tag=name, simple_value=value) for name, value in row.values.items()]),
-                )
-                for row in rows
-            ]
-        )
+        for row in rows:
+            values = [Summary.Value(tag=name, simple_value=value) for name, value in row.values.items()]
+            self._append(Event(wall_time=row.time, step=row.step, summary=Summary(value=values)))
+        self._flush()
 
     def notice(self, notice: Notice) -> None:
         """A text beside the curves."""
-        tensor = TensorProto(
-            dtype=DT_STRING,
-            string_val=[f"**{notice.severity}** `{notice.code}` {notice.text}".encode()],
-            tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]),
-        )
-        value = Summary.Value(tag="holdfast/findings", metadata=_TEXT, tensor=tensor)
-        self._write([Event(wall_time=notice.time, step=notice.step or 0, summary=Summary(value=[value]))])
+        text = text_pb("holdfast/findings", f"**{notice.severity}** `{notice.code}` {notice.text}")
+        self._append(Event(wall_time=notice.time, step=notice.step or 0, summary=text))
+        self._flush()
 
     def finish(self, end: End) -> None:
         """TensorBoard keeps no files: a text names the report."""
@@ -64,11 +51,11 @@ class TensorBoard(Tracker):
         """Close the file."""
         self._file.close()
 
-    def _write(self, events: Sequence[Event]) -> None:
-        writer = RecordWriter(self._file)
-        for event in events:
-            writer.write(event.SerializeToString())
-        writer.flush()
+    def _append(self, event: Event) -> None:
+        RecordWriter(self._file).write(event.SerializeToString())
+
+    def _flush(self) -> None:
+        self._file.flush()
         self.state["size"] = self._file.tell()
 
 

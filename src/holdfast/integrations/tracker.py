@@ -8,16 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from holdfast.probe.metric_rows import Row as Row
 from holdfast.signals.run_folder import RunFolder
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Metrics of one step, by name."""
-
-    step: int
-    time: float
-    values: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import holdfast
-from holdfast.checkpoints.clean import newest_clean
-from holdfast.state.ranks import current_rank, world_size
+from holdfast.checkpoints.clean import first_clean as first_clean
+from holdfast.state.ranks import current_rank
 
 _SPLITS = ("val", "valid", "validation", "eval", "test")
 _RESERVED = ("self", "split", "step")  # arguments of `run.log`
@@ -116,38 +114,8 @@ def split_of(name: str) -> str:
     return "train" if first not in _SPLITS else "test" if first == "test" else "val"
 
 
-def read_positions(positions: Iterable[holdfast.Position[Any]]) -> list[list[Any]]:
-    """The positions in the data of each rank, whose random generators differ; called on all of them when a trainer saves."""
-    every = [[position.state_dict() for position in positions]]
-    if world_size() > 1 and torch.distributed.is_initialized():
-        own, every = every[0], [[] for _ in range(world_size())]
-        torch.distributed.all_gather_object(every, own)
-    return every
-
-
-def set_positions(positions: Iterable[holdfast.Position[Any]], saved: list[list[Any]], *, counted: bool = False) -> None:
-    """Restore the positions of this rank, if some were saved; with another number of ranks than before, those of the first."""
-    own = saved[current_rank() if len(saved) == world_size() else 0] if saved else ()
-    for position, state in zip(positions, own, strict=False):
-        position.load_state_dict(state, counted=counted)
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) or (hasattr(value, "item") and math.prod(value.shape) == 1)
-
-
-def first_clean(paths: Iterable[Path]) -> str | None:
-    """The first checkpoint that is whole and finite, with a warning about those before it; None if there is none."""
-    found, problems = newest_clean(paths)
-    for path, problem in problems.items():
-        instead = f"{found} is used instead" if found is not None else "no checkpoint before it is clean"
-        warnings.warn(f"holdfast: {path} is not used: {problem} {instead}.", stacklevel=3)
-    return str(found) if found is not None else None
-
-
-def newest(paths: Iterable[Path]) -> str | None:
-    """The checkpoint written last that is whole and finite, as `first_clean`."""
-    return first_clean(sorted(paths, key=lambda path: (path.stat().st_mtime, path), reverse=True))
 
 
 def _stamps(paths: Iterable[str | Path]) -> set[tuple[str, int]]:

@@ -12,7 +12,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from holdfast.integrations.trainer_run import TrainerRun, first_clean
+from holdfast.checkpoints.clean import first_clean
+from holdfast.integrations.trainer_run import TrainerRun
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments

@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from holdfast.integrations.trainer_run import TrainerRun, newest
+from holdfast.checkpoints.clean import newest
+from holdfast.integrations.trainer_run import TrainerRun
 
 
 def add_callbacks(model: Any, **options: Any) -> HoldfastCallbacks:

@@ -19,13 +19,15 @@ import sys
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
+
+import torch
 
 from holdfast.errors import CannotRestore
 from holdfast.state import fast_forward
 from holdfast.state.generators import LoaderGenerators, set_process_generators
-from holdfast.state.ranks import world_size
+from holdfast.state.ranks import current_rank, world_size
 from holdfast.state.values import Tree, weak_reference
 
 Batch = TypeVar("Batch")
@@ -54,13 +56,14 @@ class Position(Generic[Batch]):
         warn: Callable[[str], None] = _warn,
         on_batch: Callable[[Any, float], object] | None = None,
         on_end: Callable[[], object] | None = None,
+        on_ask: Callable[[], object] | None = None,
     ) -> None:
         self._keep = keep
         self.loader = loader
         self.fast = fast
         self.passes = 0  # that are finished
         self.batches = 0  # handed out in the current pass
-        self._warn, self._on_batch, self._on_end = warn, on_batch, on_end
+        self._warn, self._on_batch, self._on_end, self._on_ask = warn, on_batch, on_end, on_ask
         self._started = 0  # passes in this process
         self._open, self._left = False, False  # left: a pass that the script broke off; the next one starts anew
         self._generators: LoaderGenerators | None = None
@@ -164,6 +167,8 @@ class Position(Generic[Batch]):
                 if self._on_batch is not None:
                     self._on_batch(batch, time.perf_counter() - start)
                 yield batch
+                if self._on_ask is not None:  # for another batch: the update with the last one is made
+                    self._on_ask()
             if number == self._started:
                 self._open, self.passes, self.batches, self._generators = False, self.passes + 1, 0, None
             if self._on_end is not None:
@@ -320,6 +325,22 @@ class Positions:
         self._pending = list(state["loaders"])
         for position, saved in zip(self._positions, self._pending, strict=False):
             position.load_state_dict(saved)
+
+
+def read_positions(positions: Iterable[Position[Any]]) -> list[list[Any]]:
+    """The positions in the data of each rank, whose random generators differ; called on all of them when a trainer saves."""
+    every = [[position.state_dict() for position in positions]]
+    if world_size() > 1 and torch.distributed.is_initialized():
+        own, every = every[0], [[] for _ in range(world_size())]
+        torch.distributed.all_gather_object(every, own)
+    return every
+
+
+def set_positions(positions: Iterable[Position[Any]], saved: list[list[Any]], *, counted: bool = False) -> None:
+    """Restore the positions of this rank, if some were saved; with another number of ranks than before, those of the first."""
+    own = saved[current_rank() if len(saved) == world_size() else 0] if saved else ()
+    for position, state in zip(positions, own, strict=False):
+        position.load_state_dict(state, counted=counted)
 
 
 def _redistributed(before: Tree, now: Tree, batches: int) -> int | None:

@@ -57,7 +57,9 @@ def _server(uri: str, environment: Mapping[str, str]) -> Verdict:
     if status != 200 or reply.strip() != "OK":
         fix = Fix("check what is served at that address", (f"curl -i {shown}/health",))
         return warning(f"what answers at {shown} does not look like an MLflow server (status {status})", fix, **facts)
-    return ok(f"the server {shown} answers", **facts)
+    file = database_behind(uri)
+    locked = file is not None and "locked" in (why_locked(file) or "")
+    return _database(file) if file is not None and locked else ok(f"the server {shown} answers", **facts)
 
 
 def _login(environment: Mapping[str, str]) -> dict[str, str]:
@@ -76,6 +78,31 @@ def sqlite_file(uri: str) -> Path:
     """The file of a `sqlite://` address."""
     path = unquote(urlsplit(uri).path)
     return Path(path.removeprefix("/"))  # three slashes: relative to here; four: absolute
+
+
+def database_behind(uri: str) -> Path | None:
+    """The SQLite file of an address: its own, or the one that a server on this machine has open."""
+    if uri.startswith("sqlite:"):
+        return sqlite_file(uri)
+    import psutil
+
+    port = urlsplit(uri).port
+    with contextlib.suppress(psutil.Error):
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+                server = psutil.Process(connection.pid)
+                for process in (server, *server.parents(), *server.children(recursive=True)):
+                    with contextlib.suppress(psutil.Error):
+                        for file in process.open_files():
+                            if _is_sqlite(Path(file.path)):
+                                return Path(file.path)
+    return None
+
+
+def _is_sqlite(path: Path) -> bool:
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        return file.read(15) == b"SQLite format 3"
+    return False
 
 
 def _database(file: Path) -> Verdict:
