@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from holdfast_run import PYTHON, VICTIMS, run
 from trained_with import KILLED, Resumed, Trained, python_with, resumed_after_a_kill, steps_and_epochs, verified
+from watched_training import Recorded
 
 from holdfast.signals.run_folder import RunFolder
 

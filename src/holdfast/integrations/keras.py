@@ -86,12 +86,7 @@ class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it ha
         """Keras has updated the weights."""
         self._updated()
         if self.holdfast.takes_save():
-            for one in [one for one in self._keras if isinstance(one, ModelCheckpoint)][:1]:
-                folder, path = Path(one.filepath.partition("{")[0] + "_").parent, Path(one.filepath)
-                whole = not one.save_weights_only
-                self.holdfast.save(
-                    folder, path.suffix if whole else ".weights.h5", self.model.save if whole else self.model.save_weights
-                )
+            self._save_beside(next((one for one in self._keras if isinstance(one, ModelCheckpoint)), None))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """The means of the epoch, and of the evaluation after it."""
@@ -106,6 +101,13 @@ class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it ha
         if self.holdfast.run is not None:
             self.holdfast.run.updates(None)
         self.holdfast.end()
+
+    def _save_beside(self, own: ModelCheckpoint | None) -> None:
+        """Save as a `ModelCheckpoint` of the script does, if there is one."""
+        if own is not None:
+            folder = Path(own.filepath.partition("{")[0] + "_").parent
+            weights = (".weights.h5", self.model.save_weights) if own.save_weights_only else None
+            self.holdfast.save(folder, *(weights or (Path(own.filepath).suffix, self.model.save)))
 
     def _written(self) -> list[str]:
         """What Keras has saved; "out/{epoch:02d}.keras" are the files of every epoch."""

@@ -119,9 +119,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _stamps(paths: Iterable[str | Path]) -> set[tuple[str, int]]:
-    """When each file was written; those that are not there any more are left out."""
+    """When each was written, of a folder its newest file; those that are not there any more are left out."""
     stamps = set()
-    for path in paths:
+    for path in map(Path, paths):
         with contextlib.suppress(OSError):
-            stamps.add((str(path), Path(path).stat().st_mtime_ns))
+            stamps.add((str(path), max(one.stat().st_mtime_ns for one in (path, *path.glob("*")))))
     return stamps

@@ -1,4 +1,4 @@
-"""Open one file of tensors by its content: zip (torch.save), pickle (older torch.save) or safetensors.
+"""Open one file of tensors by its content: zip (torch.save), pickle (older torch.save), safetensors or Keras.
 
 Folders and indexes of shards open their parts here. A part that is an index itself is not followed: no library writes one,
 and a hostile one could name itself.
