@@ -52,8 +52,8 @@ test-gpu: $(INSTALLED)  ## the tests that need an NVIDIA GPU
 test-cluster: $(INSTALLED)  ## trainings on a real Slurm of two nodes on this machine, and torchrun on two network namespaces (minutes; root)
 	$(BIN)/python -m pytest -m cluster tests/cluster $(ARGS)
 
-test-trackers: $(TRACKERS)  ## real MLflow, W&B, Trackio and Jupyter, in an environment of their own: they want other versions
-	HOLDFAST_TRACKERS_PYTHON=$(CURDIR)/$(VENV)-trackers/bin/python $(BIN)/python -m pytest -m slow tests/faults/test_trackers.py tests/faults/test_notebook.py $(ARGS)
+test-trackers: $(TRACKERS)  ## real MLflow, W&B and Trackio, in an environment of their own: they want other versions
+	HOLDFAST_TRACKERS_PYTHON=$(CURDIR)/$(VENV)-trackers/bin/python $(BIN)/python -m pytest -m slow tests/faults/test_trackers.py $(ARGS)
 
 test-ray: $(RAY)  ## real Ray and torchft on this machine, in an environment of their own: a worker and a replica are killed (minutes)
 	HOLDFAST_RAY_PYTHON=$(CURDIR)/$(VENV)-ray/bin/python $(BIN)/python -m pytest -m cluster tests/cluster/test_ray.py tests/cluster/test_torchft.py $(ARGS)
@@ -120,7 +120,7 @@ $(TRACKERS): $(INSTALLED)
 	$(PYTHON) -m venv $(VENV)-trackers
 	$(BIN)/python -c 'import holdfast, pathlib, torch; [print(pathlib.Path(m.__file__).parents[1]) for m in (holdfast, torch)]' \
 	  > $$($(VENV)-trackers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth
-	$(VENV)-trackers/bin/python -m pip install --quiet --disable-pip-version-check mlflow trackio wandb ipykernel nbclient
+	$(VENV)-trackers/bin/python -m pip install --quiet --disable-pip-version-check mlflow trackio wandb
 	@touch $@
 
 $(STRANGERS): benchmarks/strangers/requirements.txt pyproject.toml constraints.txt

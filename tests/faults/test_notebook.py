@@ -6,16 +6,21 @@ import json
 import os
 import re
 import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 from holdfast_run import environment
 
-PYTHON = os.environ.get("HOLDFAST_TRACKERS_PYTHON", "")
+PYTHON = os.environ.get("HOLDFAST_TRACKERS_PYTHON", sys.executable)
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not PYTHON, reason="needs nbclient and ipykernel in an environment of their own: make test-trackers"),
+    pytest.mark.skipif(
+        sys.executable == PYTHON and any(find_spec(name) is None for name in ("ipykernel", "nbclient")),
+        reason="no Jupyter kernel here: pip install ipykernel nbclient",
+    ),
 ]
 PLOT = "class=&quot;holdfast-plot&quot;"
 BUILD = """

@@ -75,7 +75,7 @@ def _add_weights(contents: Contents, file: IO[bytes], begin: int, size: int) -> 
     try:
         import h5py
     except ImportError:
-        contents.trouble("unreadable", "It is a file of Keras, which is read with h5py.", "pip install h5py")
+        contents.trouble("unreadable", "h5py, which reads the files of Keras, is not installed.", "pip install h5py")
         return
     try:
         with h5py.File(_Part(file, begin, size), "r") as weights:
