@@ -73,6 +73,15 @@ def test_a_process_that_has_not_stepped_yet_is_listed_and_moves_to_its_training(
     assert (now := read_file(tmp_path / "rank-0" / NAME)) is not None and now.phase == "training"
 
 
+def test_the_next_training_of_a_process_does_not_begin_with_the_steps_of_the_one_before(tmp_path: Path) -> None:
+    pulse = Heartbeat()
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        pulse.show_in(tmp_path / name)
+        assert (now := read_file(tmp_path / name / NAME)) is not None and now.steps == 0
+        pulse.stepped(300)
+
+
 def test_a_forked_child_leaves_the_parents_pulse_alone(tmp_path: Path) -> None:
     pulse = Heartbeat()
     pulse.show_in(tmp_path)
