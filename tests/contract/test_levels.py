@@ -29,6 +29,7 @@ LEVELS = {
     "inside": 3,
     "probe": 3,
     "state": 2,
+    "loading": 2,  # measures the loader that a factory makes; `data` knows what a factory is
     "signals": 1,
     "checkpoints": 1,
     "data": 1,

@@ -12,8 +12,8 @@ import psutil
 import pytest
 from holdfast_run import Done, typed
 
-from holdfast.data.loading.benchmark import Asked, Benchmark, benchmark
-from holdfast.data.loading.setting import Limits, Setting, Trial, chosen
+from holdfast.loading.benchmark import Asked, Benchmark, benchmark
+from holdfast.loading.setting import Limits, Setting, Trial, chosen
 
 VICTIMS = Path(__file__).parents[1] / "victims"
 MB = 1 << 20

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli.checkpoints.layout import folded, page
 from holdfast.cli.show import DASH, duration, number, size
-from holdfast.data.loading.benchmark import LATE
-from holdfast.data.loading.measurer import OUTGREW
-from holdfast.data.loading.setting import PHASES, by_setting
+from holdfast.loading.benchmark import LATE
+from holdfast.loading.measurer import OUTGREW
+from holdfast.loading.setting import PHASES, by_setting
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from holdfast.data.loading.benchmark import Benchmark
-    from holdfast.data.loading.setting import Trial
+    from holdfast.loading.benchmark import Benchmark
+    from holdfast.loading.setting import Trial
 
 _BAR = 40
 _NEARLY = 1.05

@@ -10,8 +10,8 @@ from typing import Any
 
 import typer
 
-from holdfast.data.loading.benchmark import Asked, Benchmark, benchmark
-from holdfast.data.loading.setting import Limits
+from holdfast.loading.benchmark import Asked, Benchmark, benchmark
+from holdfast.loading.setting import Limits
 
 _GIB = 1 << 30
 _SHARE = 0.8  # of the memory that is free: the training itself needs some
@@ -51,7 +51,7 @@ def measure_loader(
 
 def as_row(report: Benchmark) -> dict[str, Any]:
     """As JSON has it."""
-    from holdfast.data.loading.setting import by_setting
+    from holdfast.loading.setting import by_setting
 
     best = report.best
     return {

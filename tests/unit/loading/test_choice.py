@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from every_case import every_case
 
-from holdfast.data.loading.benchmark import Search
-from holdfast.data.loading.setting import Limits, Setting, Trial, by_setting, chosen
+from holdfast.loading.benchmark import Search
+from holdfast.loading.setting import Limits, Setting, Trial, by_setting, chosen
 
 MB = 1 << 20
 ROOMY = Limits(memory=1 << 40)

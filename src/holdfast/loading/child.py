@@ -22,11 +22,11 @@ from typing import Any
 
 import torch
 
-from holdfast.data.loading.error_origin import of_error, sample_of
-from holdfast.data.loading.phases import SampleFailed, measured_phases, move
-from holdfast.data.loading.setting import Setting
-from holdfast.data.loading.source import Batches, Source, card, opened, set_threads
 from holdfast.errors import HoldfastError
+from holdfast.loading.error_origin import of_error, sample_of
+from holdfast.loading.phases import SampleFailed, measured_phases, move
+from holdfast.loading.setting import Setting
+from holdfast.loading.source import Batches, Source, card, opened, set_threads
 
 # How many samples a second a loader gives with one setting, in this process and its workers.
 

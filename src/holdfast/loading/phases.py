@@ -22,8 +22,8 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import Dataset
 
-from holdfast.data.loading.setting import PHASES, Phases
-from holdfast.data.loading.source import Source
+from holdfast.loading.setting import PHASES, Phases
+from holdfast.loading.source import Source
 
 # Calls that are known to read, decode or augment, whoever makes them: the interpreter tells of each call (sys.setprofile), so
 # nothing is patched. Some libraries open and decode a file in one call (OpenCV, torch.load): all of that is decoding.

@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from holdfast.data.formats.torch_dataset import by_split, is_factory, made_by
-from holdfast.data.loading.setting import Loader, Setting
 from holdfast.errors import UsageError
+from holdfast.loading.setting import Loader, Setting
 
 _BATCH = 32
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.data.loading.error_origin import where
+from holdfast.loading.error_origin import where
 
 # Memory of a process and all that it started, with what they share counted once.
 # On Linux that is the proportional share of each, and the shared memory through which workers hand over batches: between the
@@ -183,7 +183,7 @@ class Measurer:
 
 def _begin(*all_of_it: Any) -> None:
     """In the process: torch is imported there and not here."""
-    from holdfast.data.loading.child import main
+    from holdfast.loading.child import main
 
     main(*all_of_it)
 

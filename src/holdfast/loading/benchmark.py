@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.data.loading.measurer import DIED, DONE, OUTGREW, SILENT, Answer, Measurer
-from holdfast.data.loading.setting import COLD, PREFETCH, Limits, Loader, Phases, Setting, Trial, by_setting, chosen
 from holdfast.errors import UsageError
+from holdfast.loading.measurer import DIED, DONE, OUTGREW, SILENT, Answer, Measurer
+from holdfast.loading.setting import COLD, PREFETCH, Limits, Loader, Phases, Setting, Trial, by_setting, chosen
 
 # Which setting to try next: coarse over the workers first, then around the best. Pure: it does not measure.
 

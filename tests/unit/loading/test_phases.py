@@ -22,12 +22,12 @@ from every_case import every_case
 from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
-from holdfast.data.loading.error_origin import of_error, of_text, sample_of, where
-from holdfast.data.loading.measurer import tree_memory
-from holdfast.data.loading.phases import SampleFailed, measured_phases
-from holdfast.data.loading.setting import Phases
-from holdfast.data.loading.source import Batches, Source, opened
 from holdfast.errors import UsageError
+from holdfast.loading.error_origin import of_error, of_text, sample_of, where
+from holdfast.loading.measurer import tree_memory
+from holdfast.loading.phases import SampleFailed, measured_phases
+from holdfast.loading.setting import Phases
+from holdfast.loading.source import Batches, Source, opened
 
 SLEEP = 0.01
 
