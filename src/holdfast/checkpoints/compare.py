@@ -16,9 +16,10 @@ from typing import Any, Literal
 from holdfast.checkpoints.formats.files import few
 from holdfast.checkpoints.matching import presence, shapes
 from holdfast.checkpoints.matching.settings import setting_differences, training_differences
-from holdfast.checkpoints.matching.sides import Difference, Labels, Side, as_tuple, count, grouped, unfit
+from holdfast.checkpoints.matching.sides import Difference, Labels, Side, as_tuple, grouped, unfit
 from holdfast.checkpoints.matching.weights import Matched, Weights, match
 from holdfast.checkpoints.renames import Rename
+from holdfast.units import count
 
 Which = Literal["model", "ema"]
 _PARTS_LISTED = 6  # in a call

@@ -56,6 +56,11 @@ class TensorInfo:
         return math.prod(self.shape)
 
     @property
+    def place(self) -> tuple[object, ...]:
+        """Equal for names of one and the same tensor: where its numbers lie."""
+        return self.storage, self.offset, self.shape, self.stride
+
+    @property
     def span(self) -> tuple[int, int]:
         """From where to where in its storage it lies, in bytes."""
         size, last = ITEM_SIZES.get(self.dtype, 1), self.count - 1

@@ -233,7 +233,7 @@ class Plan:
         for name, there in pairs.items():
             target = targets[there]
             first = self._moves.setdefault(id(target), (infos[name], target, there))
-            if first[2] != there and _place(first[0]) != _place(infos[name]):
+            if first[2] != there and first[0].place != infos[name].place:
                 self._twice.append((first[0], infos[name], f"{first[2]} and {there}"))
 
     def __len__(self) -> int:
@@ -272,10 +272,6 @@ class Plan:
 def _fits(piece: torch.Tensor, dtype: torch.dtype) -> bool:
     """Whether what is finite stays finite."""
     return bool((piece.to(dtype).to(torch.float32).isfinite() | ~piece.isfinite()).all())
-
-
-def _place(info: TensorInfo) -> tuple[object, ...]:
-    return info.storage, info.offset, info.shape, info.stride
 
 
 def _refuse_foreign(model: nn.Module, targets: Mapping[str, torch.Tensor]) -> None:

@@ -197,7 +197,7 @@ class _Reading:
         while result.read < part.size and not result.error:
             memory = buffer[: min(CHUNK, part.size - result.read)]
             at = part.begin + result.read
-            result.error = _fill(file, memory, wanted.storage.offset + at)
+            result.error = fill(file, memory.data, wanted.storage.offset + at)
             if not result.error:
                 self._look(memory, wanted, at, result)
         return result
@@ -222,9 +222,9 @@ class _Reading:
         return buffer
 
 
-def _fill(file: int, memory: Bytes, offset: int) -> str:
+def fill(file: int, view: memoryview, offset: int) -> str:
     """Read into memory until it is full; returns what went wrong."""
-    view, got = memory.data, 0
+    got = 0
     try:
         while got < len(view):
             more = os.preadv(file, [view[got:]], offset + got)

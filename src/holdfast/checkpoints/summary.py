@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.checkpoints.contents import Contents, Opaque, TensorInfo
-from holdfast.checkpoints.facts import Facts, facts_of, metric_of
+from holdfast.checkpoints.facts import facts_of, metric_of
 from holdfast.checkpoints.names import ITEM_SIZES
 from holdfast.checkpoints.parts import (
     MODEL_KEYS,
@@ -77,7 +77,7 @@ def summarise(contents: Contents) -> Summary:
         epoch=facts.epoch,
         metrics=facts.metrics,
         metric=metric_of(facts),
-        saved_at=_saved_at(contents, facts),
+        saved_at=facts.saved_at if facts.saved_at is not None else contents.modified or None,
         holds=frozenset(holds - {"settings"} | ({"settings"} if settings else set())),
         parameters=_parameters(parts, weights),
         settings=settings,
@@ -152,8 +152,7 @@ def _parameters(parts: list[Part], weights: dict[str, TensorInfo]) -> int:
     else:
         tensors = [tensor for name, tensor in weights.items() if not name.endswith(_BUFFERS)]
         tensors = [tensor for tensor in tensors if "float" in tensor.dtype or "complex" in tensor.dtype] or tensors
-    once = {(tensor.storage, tensor.offset, tensor.shape, tensor.stride): tensor.count for tensor in tensors}
-    return sum(once.values())
+    return sum({tensor.place: tensor.count for tensor in tensors}.values())
 
 
 def _settings(parts: list[Part], tree: Any) -> dict[str, Any]:
@@ -165,10 +164,6 @@ def _settings(parts: list[Part], tree: Any) -> dict[str, Any]:
         for key, value in (settings_of(table) or {}).items():
             settings.setdefault(key, value)
     return settings
-
-
-def _saved_at(contents: Contents, facts: Facts) -> float | None:
-    return facts.saved_at if facts.saved_at is not None else contents.modified or None
 
 
 def _steps_of_optimizer(contents: Contents, parts: list[Part]) -> int | None:

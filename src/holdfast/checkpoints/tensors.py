@@ -16,6 +16,7 @@ import torch
 
 from holdfast.checkpoints.contents import Contents, Opaque, Storage, TensorInfo
 from holdfast.checkpoints.formats.joining import InPieces
+from holdfast.checkpoints.scanning import fill
 from holdfast.errors import StorageError
 
 _PIECE = 32 << 20  # bytes that are read at once
@@ -130,16 +131,12 @@ class Tensors:
             if len(self._room) < size:
                 self._room = bytearray(size)
             room = self._room
-        view, done = memoryview(room)[:size], 0
         try:
-            descriptor = self._descriptor(storage.file)
-            while done < size:
-                got = os.preadv(descriptor, [view[done:]], storage.offset + offset + done)
-                if not got:
-                    raise OSError(f"the file ends {size - done:,} bytes too early")
-                done += got
+            problem = fill(self._descriptor(storage.file), memoryview(room)[:size], storage.offset + offset)
         except OSError as error:
-            raise StorageError(f"{storage.file} cannot be read: {error}.", fix=_OTHER) from error
+            problem = f"it cannot be opened: {error.strerror or error}"
+        if problem:
+            raise StorageError(f"{storage.file}: {problem}.", fix=_OTHER)
         return torch.frombuffer(room, dtype=dtype, count=count)
 
     def _descriptor(self, path: Path) -> int:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.checkpoints.contents import Contents, FileInfo, State, Storage, TensorInfo, Trouble, worst
-from holdfast.checkpoints.formats.files import few
+from holdfast.checkpoints.formats.files import OLDER, few
 from holdfast.checkpoints.names import ITEM_SIZES
 from holdfast.checkpoints.numbers import LAYOUTS, Counts, Layout, bits_of, count_bits, only_zero_one_or_minus_infinity
 from holdfast.checkpoints.parts import Role, arrays_in, is_kept_beside, parts_of, tensors_in
@@ -109,7 +109,6 @@ _AGAIN = "verify it again when nothing writes to it any more"
 _COPY = "copy it again from where it came from; if this is where it was saved, use an older one and check the disk"
 _BESIDE = "stored beside the weights; nothing is computed from it"
 _NO_TENSOR = "name the file or the folder that holds the weights"
-_OLDER = "use an older one: holdfast checkpoints choose FOLDER"
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,11 +320,11 @@ def _non_finite(bad: list[BadTensor], contents: Contents, roles: dict[str, Role]
     if "weights" in kinds:
         own = [one.name for one in contents.tensors if one.dtype in LAYOUTS and roles.get(one.name) == "weights"]
         whole = sum(roles.get(one.name) == "weights" for one in bad) >= 0.9 * len(own)
-        fix = "the training had already failed when it was saved: " + _OLDER if whole and len(own) > 1 else _OLDER
+        fix = "the training had already failed when it was saved: " + OLDER if whole and len(own) > 1 else OLDER
         if "ema" not in kinds and "ema" in set(roles.values()):
             fix += "; its averaged weights are finite"
     elif "optimizer" in kinds:
-        fix = "the weights are finite: load these alone with a fresh optimizer, or " + _OLDER
+        fix = "the weights are finite: load these alone with a fresh optimizer, or " + OLDER
     else:
-        fix = "the weights are finite: load these, not the averaged ones, or " + _OLDER
+        fix = "the weights are finite: load these, not the averaged ones, or " + OLDER
     return Trouble("non-finite", words, fix, bad[0].name)

@@ -143,7 +143,7 @@ def test_a_disk_that_fails_between_the_two_readings_is_told_as_what_it_left(
         return real(*words)
 
     monkeypatch.setattr(module.os, "preadv", failing)
-    with pytest.raises(BadCheckpoint, match=r"(?s)Input/output error.*\. The model has \d of its 10 weights"):
+    with pytest.raises(BadCheckpoint, match=r"(?is)Input/output error.*\. The model has \d of its 10 weights"):
         load(fresh(), path)
 
 

@@ -15,14 +15,13 @@ from typing import Any
 
 from holdfast.checkpoints.contents import Contents, Opaque, TensorInfo, worst
 from holdfast.checkpoints.formats.distributed_index import BadItem, DataFile, Entry, Piece, Place, read_index
-from holdfast.checkpoints.formats.files import few, shown
+from holdfast.checkpoints.formats.files import OLDER_OR_COPY, few, shown
 from holdfast.checkpoints.formats.joining import InPieces, add_file, add_new, denied, join, open_part
 from holdfast.checkpoints.formats.one_file import open_file
 from holdfast.checkpoints.formats.torch_words import unsafe
 from holdfast.checkpoints.names import ITEM_SIZES
 
 INDEX = ".metadata"
-_OLDER = "use an older one; if this one was copied, copy it again"
 
 
 def open_distributed(path: Path) -> Contents:
@@ -45,7 +44,7 @@ def open_distributed(path: Path) -> Contents:
 def _tell_no_index(contents: Contents, names: list[str]) -> None:
     half = " It was just being written." if any(name.endswith(f"{INDEX}.tmp") for name in names) else ""
     words = f"The folder has no index ({INDEX}): the save was interrupted before the end.{half}"
-    contents.trouble("torn", words, _OLDER, INDEX)
+    contents.trouble("torn", words, OLDER_OR_COPY, INDEX)
 
 
 class _Reading:
@@ -85,9 +84,9 @@ class _Reading:
         if index.version:
             contents.versions["torch.distributed.checkpoint"] = index.version
         if index.cut:
-            contents.trouble("torn", f"The index ({name}) is truncated: the save was interrupted.", _OLDER, name)
+            contents.trouble("torn", f"The index ({name}) is truncated: the save was interrupted.", OLDER_OR_COPY, name)
         elif index.problem:
-            contents.trouble("unreadable", f"The index ({name}) cannot be parsed: {index.problem}.", _OLDER, name)
+            contents.trouble("unreadable", f"The index ({name}) cannot be parsed: {index.problem}.", OLDER_OR_COPY, name)
         return index.entries
 
     def _refuse(self, names: Iterable[str]) -> None:
@@ -191,18 +190,18 @@ class _Reading:
     def _tell(self) -> None:
         for file, names in self.missing.items():
             words = f"{shown(file)} is missing, and with it {len(names)} tensors and values: {few(names)}."
-            self.contents.trouble("torn", words, _OLDER, file)
+            self.contents.trouble("torn", words, OLDER_OR_COPY, file)
         for file, short in self.cut.items():
             missing = max(end for _, end in short) - self.sizes[file]
             names = [name for name, _ in short]
             lost = f"{len(names)} tensors and values are incomplete: {few(names)}"
             words = f"{file} is truncated: at least {missing:,} bytes are missing; {lost}."
-            self.contents.trouble("torn", words, _OLDER, file)
+            self.contents.trouble("torn", words, OLDER_OR_COPY, file)
         for file, wrong in self.bad.items():
             name, error = wrong[0]
             more = f" So it is with {len(wrong) - 1} more." if len(wrong) > 1 else ""
             words = f"{shown(file)}: {shown(name)} is not what the index says: {error}.{more}"
-            self.contents.trouble(worst(one.state for _, one in wrong), words, _OLDER, file)
+            self.contents.trouble(worst(one.state for _, one in wrong), words, OLDER_OR_COPY, file)
 
 
 def _together(entries: Iterable[Entry]) -> list[Entry]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.contents import State, Storage
-from holdfast.checkpoints.formats.files import file_info
+from holdfast.checkpoints.formats.files import file_info, is_count
 from holdfast.checkpoints.formats.safetensors_file import Entry as TensorEntry
 from holdfast.checkpoints.formats.safetensors_file import read_block
 from holdfast.checkpoints.formats.zip_index import STORED, BrokenIndex, Record
@@ -25,7 +25,6 @@ from holdfast.checkpoints.pickled.stack import Named, Pairs, StorageUse, Thing
 from holdfast.checkpoints.pickles import Unpickled, read_pickle
 
 _OWN = "torch.distributed.checkpoint."
-_LARGEST = 1 << 62
 _DEEPEST = 60  # parts of a path
 
 
@@ -149,11 +148,7 @@ def _lengths(value: Any) -> tuple[int, ...] | None:
     """A torch.Size, which is read as a row of numbers."""
     if isinstance(value, Thing):
         value = value.arguments[0] if isinstance(value.arguments, tuple) and len(value.arguments) == 1 else None
-    return tuple(value) if isinstance(value, list | tuple) and all(map(_is_count, value)) else None
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < _LARGEST
+    return tuple(value) if isinstance(value, list | tuple) and all(map(is_count, value)) else None
 
 
 _LONGEST = 64 << 20  # bytes of a pickle that is kept, to know it again

@@ -13,6 +13,8 @@ from typing import Any
 
 from holdfast.checkpoints.contents import FileInfo, Trouble
 
+OLDER = "use an older one: holdfast checkpoints choose FOLDER"
+OLDER_OR_COPY = "use an older one; if this one was copied, copy it again"
 _LONGEST_NAME = 200  # characters
 _PIECE = 4 << 20  # bytes that are read at a time
 
@@ -57,6 +59,11 @@ def no_access(error: OSError, where: str = "") -> Trouble:
         "check the disk or the network share",
         where,
     )
+
+
+def is_count(value: Any) -> bool:
+    """Whether what a file gives for a length or an offset can be one."""
+    return type(value) is int and 0 <= value < 1 << 62
 
 
 def is_inside(name: str) -> bool:

@@ -20,13 +20,12 @@ from typing import Any
 
 from holdfast.checkpoints.contents import Contents
 from holdfast.checkpoints.formats.distributed_folder import open_distributed
-from holdfast.checkpoints.formats.files import BadJson, few, is_inside, missing_ranks, read_json, shown
+from holdfast.checkpoints.formats.files import OLDER_OR_COPY, BadJson, few, is_inside, missing_ranks, read_json, shown
 from holdfast.checkpoints.formats.find import FSDP, INDEX, SHARD, TRAINER, weights_in
 from holdfast.checkpoints.formats.joining import add_file, add_part, denied, join, open_part
 from holdfast.checkpoints.formats.one_file import open_file
 
 _FETCH = "copy or download the missing files again; if this is where it was saved, use an older checkpoint"
-_OLDER = "use an older checkpoint; if this one was copied, copy it again"
 
 _PARTS = (  # file, key in the tree; what is in brackets is put behind the key, or chosen among several
     (re.compile(r"optimizer(_\d+)?\.(?:pt|bin)$"), "optimizer"),
@@ -79,7 +78,7 @@ def _add_weights(contents: Contents, folder: Path, names: list[str]) -> None:
             _add_part(contents, folder / name, "optimizer")
     if not files and not shards and any(map(SHARD.match, names)):
         lonely, words = _lonely_shards(names)
-        contents.trouble("torn", words, _OLDER, lonely[0])
+        contents.trouble("torn", words, OLDER_OR_COPY, lonely[0])
         for name in lonely:
             _add_part(contents, folder / name, "model")
 
@@ -109,7 +108,7 @@ def _add_settings(contents: Contents, path: Path) -> None:
         return
     except BadJson as error:
         add_file(contents, path)
-        contents.trouble("torn", f"{path.name} is truncated or damaged: {error}.", _OLDER, path.name)
+        contents.trouble("torn", f"{path.name} is truncated or damaged: {error}.", OLDER_OR_COPY, path.name)
         return
     add_file(contents, path)
     contents.tree[key] = value
@@ -125,10 +124,10 @@ def _tell_what_is_missing(contents: Contents, name: str, names: list[str]) -> No
     if "model" not in tree and not any(
         trouble.where.startswith(("model", "pytorch_model", "adapter")) for trouble in contents.troubles
     ):
-        contents.trouble("torn", "The folder has no weights: the file was removed or never written.", _OLDER)
+        contents.trouble("torn", "The folder has no weights: the file was removed or never written.", OLDER_OR_COPY)
     if TRAINER.match(name) and "training_args.bin" in names and "trainer_state.json" not in names:
         words = "trainer_state.json, which the Trainer writes last, is missing: the save was interrupted before the end."
-        contents.trouble("torn", words, _OLDER, "trainer_state.json")
+        contents.trouble("torn", words, OLDER_OR_COPY, "trainer_state.json")
     step = tree["trainer_state"].get("global_step") if "trainer_state" in tree else None
     if step or contents.producer == "accelerate":
         since = f"trainer_state.json says step {step}, but " if step else ""

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.checkpoints.contents import Contents, Storage
-from holdfast.checkpoints.formats.files import file_info
-from holdfast.checkpoints.formats.torch_words import OLDER, cut_short, not_followed, refuse_big_endian, take, too_short, unsafe
+from holdfast.checkpoints.formats.files import OLDER, file_info
+from holdfast.checkpoints.formats.torch_words import cut_short, not_followed, refuse_big_endian, take, too_short, unsafe
 from holdfast.checkpoints.pickled.legacy import Legacy
 from holdfast.checkpoints.pickled.stack import StorageUse
 from holdfast.checkpoints.pickles import Unpickled, read_old

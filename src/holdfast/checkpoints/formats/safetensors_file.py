@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from holdfast.checkpoints.contents import Contents, Storage, TensorInfo, Trouble
-from holdfast.checkpoints.formats.files import BadJson, few, file_info, parse_json, shown
+from holdfast.checkpoints.formats.files import BadJson, few, file_info, is_count, parse_json, shown
 from holdfast.checkpoints.harmless import ITEM_SIZES
 
 LONGEST_HEADER = 32 << 20  # bytes; the library reads up to 100 MB, which would be 800,000 tensors in one file
@@ -154,17 +154,13 @@ def parse_header(text: bytes) -> Header:
 def _entry(name: str, facts: Any) -> Entry:
     try:
         dtype, shape, (begin, end) = facts["dtype"], facts["shape"], facts["data_offsets"]
-        whole = isinstance(dtype, str) and isinstance(shape, list) and all(_is_count(number) for number in (*shape, begin, end))
+        whole = isinstance(dtype, str) and isinstance(shape, list) and all(is_count(number) for number in (*shape, begin, end))
     except (KeyError, TypeError, ValueError):
         whole = False
     if not whole or len(facts) != 3:
         words = f"Its header describes the tensor {shown(name)} in an invalid way."
         raise _bad("unreadable", words, AGAIN, where=name)
     return Entry(name, dtype, tuple(shape), begin, end)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 1 << 62
 
 
 def _layout_troubles(header: Header, size: int) -> list[Trouble]:

@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.checkpoints.contents import Contents, FileInfo, Storage, TensorInfo, Trouble
-from holdfast.checkpoints.formats.files import few
+from holdfast.checkpoints.formats.files import OLDER, few
 from holdfast.checkpoints.pickles import Unpickled
 from holdfast.units import size
 
-OLDER = "use an older one: holdfast checkpoints choose FOLDER"
 _JUST_NOW = 10.0  # seconds in which a save may still go on
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO
 
 from holdfast.checkpoints.contents import Contents, Storage
-from holdfast.checkpoints.formats.files import checksum, few, file_info
-from holdfast.checkpoints.formats.torch_words import OLDER, cut_short, not_followed, refuse_big_endian, take, too_short, unsafe
+from holdfast.checkpoints.formats.files import OLDER, checksum, few, file_info
+from holdfast.checkpoints.formats.torch_words import cut_short, not_followed, refuse_big_endian, take, too_short, unsafe
 from holdfast.checkpoints.formats.zip_index import (
     STORED,
     BrokenIndex,

@@ -139,10 +139,7 @@ def averaged_weights(contents: Contents) -> dict[str, TensorInfo]:
 
 
 def _weights(infos: Mapping[str, TensorInfo]) -> dict[str, Weight]:
-    return {
-        name: Weight(info.shape, info.dtype, None, (info.storage, info.offset, info.shape, info.stride))
-        for name, info in infos.items()
-    }
+    return {name: Weight(info.shape, info.dtype, None, info.place) for name, info in infos.items()}
 
 
 def _way_to(part: Part | None, own: Mapping[str, TensorInfo]) -> tuple[str, ...] | None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from holdfast.checkpoints.contents import Opaque
 from holdfast.checkpoints.formats.files import few
-from holdfast.checkpoints.matching.sides import Difference, Labels, OptimizerState, Side, Stops, count
+from holdfast.checkpoints.matching.sides import Difference, Labels, OptimizerState, Side, Stops
+from holdfast.units import count
 
 _NO_MATTER = re.compile(
     r"(^|_)(paths?|dirs?|folder|files?|saved?|logs?|logging|logger|wandb|project|run|exp|experiment|version|time|date|timestamp"

@@ -47,11 +47,6 @@ class Labels:
         return f"{one} in {self.one} and {other} in {self.other}"
 
 
-def count(number: int, what: str) -> str:
-    """`1 weight`, `12 weights`."""
-    return f"{number:,} {what if number == 1 else what + 's'}"
-
-
 def as_tuple(names: Sequence[str], most: int = 6) -> str:
     """Names as one types them in Python: `("head",)`; of many the first."""
     listed = ", ".join(f'"{name}"' for name in names[:most])

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from holdfast.checkpoints.formats.files import few
-from holdfast.checkpoints.matching.sides import Side, Weight, count, modules_of
+from holdfast.checkpoints.matching.sides import Side, Weight, modules_of
 from holdfast.checkpoints.renames import COUNTERS, Rename, Shape, find_rename, same_shape
+from holdfast.units import count
 
 Weights = Mapping[str, Weight]
 REBUILT = re.compile(
