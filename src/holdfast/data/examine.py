@@ -212,4 +212,4 @@ def _against_the_image(
 def stamps(entry: Entry, files: dict[str, Stamp]) -> str:
     """Sizes and times of all files of a sample, as one word: as long as it is the same, so are the facts."""
     parts = (entry.image, entry.label, *entry.masks)
-    return "|".join("{0.size}.{0.time}".format(files[part]) if part in files else "-" for part in parts if part)
+    return "|".join(f"{stamp.size}.{stamp.time}" if (stamp := files.get(part)) else "-" for part in parts if part)

@@ -6,6 +6,7 @@ import hashlib
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,9 @@ def _same_middle(root: Path, files: Sequence[str], indices: list[int]) -> list[i
     groups: dict[bytes, list[int]] = {}
     for number in indices:
         try:
-            groups.setdefault(read_parts(f"{root / files[number]}", (0.5, 64))[0], []).append(number)
+            groups.setdefault(
+                read_parts(f"{root}/{files[number]}" if files[number][0] != "/" else files[number], (0.5, 64))[0], []
+            ).append(number)
         except OSError:
             continue
     return [number for some in groups.values() if len(some) > 1 for number in some]
@@ -74,10 +77,12 @@ def look_alike(hashes: npt.NDArray[np.uint64], thumbnails: npt.NDArray[np.uint8]
     pieces = hashes.view(np.uint16).reshape(-1, 4).astype(np.int64) + _PLACES
     sizes = _sizes(thumbnails)
     met: dict[int, array[int]] = {}  # the images that have a piece at its place
+    occurs = np.zeros(4 << 16, bool)
+    occurs[pieces] = True
     seen: set[tuple[int, int]] = set()  # a hash, and the first image that those with it look like
     for number, own in enumerate(pieces):
-        around = (own[:, None] ^ _ONE_BIT).ravel().tolist()
-        buckets = [bucket for key in around if (bucket := met.get(key))]
+        around = (own[:, None] ^ _ONE_BIT).ravel()
+        buckets = [bucket for key in around[occurs[around]].tolist() if (bucket := met.get(key))]
         first = _first_alike(number, buckets, hashes, thumbnails, sizes) if buckets else None
         if first is not None:
             yield first, number
@@ -95,9 +100,11 @@ def _first_alike(
     number: int, buckets: list[array[int]], hashes: npt.NDArray[np.uint64], thumbnails: npt.NDArray[np.uint8], sizes: Sizes
 ) -> int | None:
     """The first of the images that nearly share a piece of their hash with this one and look like it."""
-    some = np.concatenate(buckets)
+    some = np.fromiter(chain.from_iterable(buckets), np.int64)
     near = some[_ONES[(hashes[some] ^ hashes[number]).view(np.uint16)].reshape(-1, 4).sum(axis=1) <= _BITS]
-    near = np.unique(near) if len(near) > 1 else near
+    if not len(near):
+        return None
+    near = np.unique(near)
     (means, lengths), own = sizes, thumbnails[number].astype(np.float64)
     start, at_once = 0, 16
     while start < len(near):

@@ -1,6 +1,6 @@
 """Examine all samples of image data: those that changed since the last time, on all cores, in bounded memory.
 
-What is done is kept in the cache every second, so Ctrl-C loses nothing: the next run continues from there. Decoders are written
+What is done is kept in the cache as it comes, so Ctrl-C loses nothing: the next run continues from there. Decoders are written
 in C and meet damaged files here: a process that dies or hangs on one is replaced, and the file is named.
 """
 
@@ -27,7 +27,7 @@ from holdfast.data.samples import Entry, Facts, ImageSet, facts_from
 _AT_ONCE = 32  # samples that are handed over together
 _PATIENCE = 60.0  # seconds for one sample
 _FEW = 48  # samples for which no process is started
-_KEEP_EVERY = 1.0  # seconds
+_KEEP_EVERY = 0.1  # seconds; all at once would leave the processes without work for as long as it takes
 Examined = Generator[tuple[int, Facts], None, None]
 Progress = Callable[[int, int], None]
 
@@ -81,7 +81,7 @@ def _name(entry: Entry) -> str:
 
 
 def _kept(entries: list[Entry], cache: Cache, stamp: Callable[[Entry], str], examined: Examined) -> Examined:
-    """Pass on what is seen, and put it into the cache about once a second and at the end, however that comes."""
+    """Pass on what is seen, and put it into the cache a few times a second and at the end, however that comes."""
     fresh: list[tuple[Entry, Facts]] = []
 
     def keep() -> None:
@@ -115,15 +115,17 @@ def examined_by_many(how: Examination, entries: Iterable[Numbered], jobs: int) -
         while busy:
             wait([worker.pipe for worker in busy], timeout=1.0)
             for place, worker in enumerate(busy):
-                yield from worker.answers()
-                if worker.batch and worker.is_lost():
+                if answers := worker.answers():
+                    worker.give(next(waiting, []))  # first: it works on while these are used
+                    yield from answers
+                elif worker.is_lost():
                     yield from worker.answers()  # it may have answered just before
                     yield from worker.given_up(how)
                     if worker.at >= 0 and (batch := worker.batch or next(waiting, [])):
                         started.append(_Worker(how))
                         busy[place] = started[-1]
                         busy[place].give(batch)
-            busy = [worker for worker in busy if worker.alive and (worker.batch or worker.give(next(waiting, [])))]
+            busy = [worker for worker in busy if worker.alive and worker.batch]
         for batch in waiting:  # no process could be started
             yield from examine_many(how, batch)
     finally:
@@ -159,13 +161,14 @@ class _Worker:
                 self.pipe.send(batch)
         return bool(batch)
 
-    def answers(self) -> Iterator[tuple[int, Facts]]:
+    def answers(self) -> list[tuple[int, Facts]]:
         """The answers of its batch, where they are there."""
         with contextlib.suppress(EOFError, OSError):
             if self.batch and self.pipe.poll():
                 answers: list[tuple[int, Facts]] = self.pipe.recv()
                 self.batch = []
-                yield from answers
+                return answers
+        return []
 
     def is_lost(self) -> bool:
         """Dead, or silent for too long, with no answer in the pipe. A closed pipe looks like one with something in it."""
