@@ -29,10 +29,11 @@ LEVELS = {
     "inside": 3,
     "probe": 3,
     "state": 2,
-    "loading": 2,  # measures the loader that a factory makes; `data` knows what a factory is
+    "data": 2,
+    "loading": 3,  # measures the loader that a factory makes; `data` knows what a factory is
     "signals": 1,
     "checkpoints": 1,
-    "data": 1,
+    "drawing": 1,
     "environment": 1,
     "errors": 0,
     "units": 0,

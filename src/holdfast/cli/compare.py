@@ -143,13 +143,12 @@ def _setting_rows(comparison: Comparison) -> list[tuple[str, ...]]:
 def _write_page(path: Path, comparison: Comparison) -> None:
     from markupsafe import Markup
 
-    from holdfast.data.pages import rendered
     from holdfast.diagnosis.plot import plot_scripts
-    from holdfast.diagnosis.run_comparison import drawing, sentence, templates
+    from holdfast.diagnosis.run_comparison import drawing, sentence
+    from holdfast.drawing.pages import rendered
 
     page = rendered(
         "compare.html",
-        beside=templates(),
         title=" and ".join(comparison.groups) if len(comparison.groups) < 4 else f"{len(comparison.groups)} runs",
         comparison=comparison,
         plot=Markup(drawing(comparison)),

@@ -60,10 +60,9 @@ def _same_middle(root: Path, files: Sequence[str], indices: list[int]) -> list[i
     """Of files of one size those that have the same 64 bytes in the middle as another one: hardly any do by chance."""
     groups: dict[bytes, list[int]] = {}
     for number in indices:
+        path = files[number] if files[number][0] == "/" else f"{root}/{files[number]}"  # a Path takes longer than the reading
         try:
-            groups.setdefault(
-                read_parts(f"{root}/{files[number]}" if files[number][0] != "/" else files[number], (0.5, 64))[0], []
-            ).append(number)
+            groups.setdefault(read_parts(path, (0.5, 64))[0], []).append(number)
         except OSError:
             continue
     return [number for some in groups.values() if len(some) > 1 for number in some]

@@ -10,7 +10,6 @@ from holdfast.data.cache import Cache
 from holdfast.data.columns import TableSet
 from holdfast.data.formats.detect import Data, Settings, answer, open_data
 from holdfast.data.image_checks import ImageFindings
-from holdfast.data.pages import rendered
 from holdfast.data.problem import WORST_FIRST, Fault, Problem, Report, gathered, report_from, sorted_by_severity
 from holdfast.data.samples import Entry, ImageSet
 from holdfast.data.scan import Progress, scan
@@ -18,6 +17,7 @@ from holdfast.data.table_checks import TableFindings
 from holdfast.data.text_checks import TextCounts
 from holdfast.data.visualize.image_drawing import ImageDrawing
 from holdfast.data.visualize.pictures import Tile
+from holdfast.drawing.pages import rendered
 from holdfast.errors import HoldfastError, UsageError
 
 PURPOSE = "validate"  # of the cache: what is remembered of samples is also what `holdfast visualize` reads

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,11 +115,6 @@ def drawing(comparison: Comparison) -> str:
         for run in comparison.runs
     ]
     return plot(curves, title=comparison.metric, along=comparison.unit)
-
-
-def templates() -> Path:
-    """The folder with the template of the page."""
-    return Path(__file__).parent / "templates"
 
 
 def _shared_curves(all_curves: Sequence[Curves], metric: str | None) -> list[Curve]:

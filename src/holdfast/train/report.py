@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import holdfast.data
 from holdfast.diagnosis.plot import Mark, plot, plot_scripts
+from holdfast.drawing.pages import rendered
 from holdfast.probe.journal import Event, Folding
 from holdfast.probe.words import action_words, finding_words
 from holdfast.signals.curves import Curve
@@ -129,8 +129,8 @@ def write_report(
     best = table.best(metric)
     events = [event for event in Folding(RunFolder(folder).journal).events if event.kind in ("finding", "action")]
     words = [{"step": event.step, "kind": event.severity or event.state, "words": _sentence(event)} for event in events]
-    page = render(
-        "report.html",
+    page = rendered(
+        "training.html",
         title=folder.resolve().name,
         scripts=plot_scripts(),
         settings={name: value for name, value in settings.items() if value not in ("", None)},
@@ -148,19 +148,9 @@ def write_report(
     _written(folder / "report.html", page)
 
 
-def render(template: str, **values: Any) -> str:
-    """A page or drawing from our templates and those of `data`, whose stylesheet all pages share; every value is escaped."""
-    from jinja2 import Environment, FileSystemLoader
-
-    folders = [Path(__file__).parent / "templates", Path(str(holdfast.data.__file__)).parent / "templates"]
-    pages = Environment(loader=FileSystemLoader(folders), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    pages.filters |= {"number": _number, "thousands": "{:,}".format}
-    return pages.get_template(template).render(**values)
-
-
 def standalone(drawing: str) -> str:
     """A drawing of a page as an SVG file of its own."""
-    style = render("page.css") + render("drawings.css") + "svg { background: var(--paper); }"
+    style = rendered("page.css") + "svg { background: var(--paper); }"
     head = '<svg xmlns="http://www.w3.org/2000/svg" '
     return drawing.strip().replace("<svg ", head, 1).replace(">", f"><style>{style}</style>", 1)
 

@@ -10,13 +10,13 @@ from holdfast.data.cache import Cache
 from holdfast.data.columns import TableSet
 from holdfast.data.formats.detect import Data, Settings, answer
 from holdfast.data.formats.text import TextSet
-from holdfast.data.pages import rendered
 from holdfast.data.samples import ImageSet
 from holdfast.data.scan import Progress
 from holdfast.data.stats.figures import Distribution, Figure, Statistics, bars, statistics_from
 from holdfast.data.stats.images import image_statistics
 from holdfast.data.stats.tables import table_statistics
 from holdfast.data.text_checks import TextCounts
+from holdfast.drawing.pages import rendered
 from holdfast.errors import UsageError
 
 _FIGURES, _UNREADABLE = 1000, 200  # of a page

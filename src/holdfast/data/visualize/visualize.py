@@ -13,7 +13,6 @@ from typing import Any
 
 from holdfast.data.formats.detect import Settings, list_data, local_path, open_listed
 from holdfast.data.formats.text import TextSet, as_rows
-from holdfast.data.pages import rendered
 from holdfast.data.problem import Report
 from holdfast.data.remote import is_remote
 from holdfast.data.samples import ImageSet
@@ -23,6 +22,7 @@ from holdfast.data.visualize.image_samples import image_groups
 from holdfast.data.visualize.pictures import Tile, words_instead
 from holdfast.data.visualize.row_samples import DatasetSamples, RowSamples
 from holdfast.data.visualize.sample import Group, Sample, Wish
+from holdfast.drawing.pages import rendered
 from holdfast.errors import StorageError, UsageError
 
 _MADE_BY = "holdfast visualize"  # stands in every page: a file without it is somebody else's, and never written over

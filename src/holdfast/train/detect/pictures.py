@@ -13,9 +13,10 @@ from PIL import Image, ImageDraw, ImageFont
 
 from holdfast.data.visualize.pictures import colour_of, hexed
 from holdfast.diagnosis.plot import plot
+from holdfast.drawing.pages import rendered
 from holdfast.signals.curves import Curve
 from holdfast.train.detect.evaluate import Counts, DetectionResult, ImageResult, Rows
-from holdfast.train.report import Picture, Table, render, standalone
+from holdfast.train.report import Picture, Table, standalone
 from holdfast.units import DASH, count
 
 LoadImage = Callable[[int], tuple[str, Image.Image]]  # from an index to the image's name and its pixels, as its boxes mean them
@@ -112,7 +113,8 @@ def confusion_matrix(result: DetectionResult) -> str:
     wrong = result.confusion.sum(0) + result.confusion.sum(1) - 2 * result.confusion.diagonal()
     kept = sorted([*np.argsort(-wrong[:-1], kind="stable")[:_MOST_CLASSES].tolist(), len(result.classes)])
     names = [*result.classes, _BACKGROUND]
-    return render("confusion.html", names=[names[place] for place in kept], counts=result.confusion[np.ix_(kept, kept)].tolist())
+    counts = result.confusion[np.ix_(kept, kept)].tolist()
+    return rendered("confusion.html", names=[names[place] for place in kept], counts=counts)
 
 
 def precision_recall(result: DetectionResult) -> str:
