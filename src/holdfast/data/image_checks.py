@@ -17,7 +17,7 @@ from holdfast.data.checks.images import blur_problems, channel_problems
 from holdfast.data.checks.masks import folder_problems
 from holdfast.data.formats.masks import folder_of_masks
 from holdfast.data.listing import read_bytes, read_parts
-from holdfast.data.problem import MOST_CASES, Fault, Problem, gathered, problem
+from holdfast.data.problem import MOST_CASES, Fault, Faults, Problem, problem
 from holdfast.data.samples import ClassKey, Entry, Facts, ImageSet, MaskFacts
 from holdfast.data.stats.figures import Spread
 
@@ -152,7 +152,7 @@ class ImageFindings:
     def __init__(self, data: ImageSet) -> None:
         self._data = data
         links = (Fault("path-outside", path, 0, "a link that leads out of the folder") for path in data.listing.outside)
-        self._faults: list[Fault] = [*data.faults, *links]
+        self._faults = Faults([*data.faults, *links])
         self._entries: list[Entry] = []
         self._channels: list[int] = []
         self._sharpness = array("f")
@@ -172,7 +172,7 @@ class ImageFindings:
         self._entries.append(entry)
         self._channels.append(facts.channels)
         self._sharpness.append(facts.sharpness)
-        self._faults += facts.faults
+        self._faults.add(facts.faults)
         if facts.means:
             self._levels.setdefault(entry.split, []).append((facts.means, facts.deviations))
         for mask in facts.masks:
@@ -193,7 +193,7 @@ class ImageFindings:
 
     def problems(self) -> Iterator[Problem]:
         """Everything that is wrong."""
-        yield from gathered(self._faults)
+        yield from self._faults.problems()
         files = [entry.image for entry in self._entries]
         yield from channel_problems(files, self._channels)
         yield from blur_problems(files, self._sharpness)

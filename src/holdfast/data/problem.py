@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -81,15 +82,29 @@ def problem(
     return Problem(kind.code, kind.severity, sentence, count, files, example, kind.fix, evidence, list(cases[:MOST_CASES]))
 
 
-def gathered(faults: Iterable[Fault]) -> Iterator[Problem]:
-    """Faults, one problem for each kind."""
-    by_code: dict[str, list[Fault]] = {}
-    for fault in faults:
-        by_code.setdefault(fault.code, []).append(fault)
-    for code, some in by_code.items():
-        files = list(dict.fromkeys(fault.file for fault in some))
-        cases = [f"{fault.place}: {fault.detail}".rstrip(": ") for fault in some[:MOST_CASES]]
-        yield problem(code, count=len(some), files=files, example=cases[0], cases=cases)
+class Faults:
+    """Faults as they are met, counted by kind: of each kind the files are kept, and the first ten thousand cases."""
+
+    def __init__(self, faults: Iterable[Fault] = ()) -> None:
+        self._counts: Counter[str] = Counter()
+        self._files: dict[str, dict[str, None]] = {}
+        self._cases: dict[str, list[str]] = {}
+        self.add(faults)
+
+    def add(self, faults: Iterable[Fault]) -> None:
+        """More of them."""
+        for fault in faults:
+            self._counts[fault.code] += 1
+            self._files.setdefault(fault.code, {})[fault.file] = None
+            cases = self._cases.setdefault(fault.code, [])
+            if len(cases) < MOST_CASES:
+                cases.append(f"{fault.place}: {fault.detail}".rstrip(": "))
+
+    def problems(self) -> Iterator[Problem]:
+        """One for each kind."""
+        for code, count in self._counts.items():
+            cases = self._cases[code]
+            yield problem(code, count=count, files=list(self._files[code]), example=cases[0], cases=cases)
 
 
 def sorted_by_severity(problems: Iterable[Problem]) -> list[Problem]:

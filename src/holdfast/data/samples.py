@@ -80,6 +80,8 @@ def facts_from(row: list[Any]) -> Facts:
     )
 
 
+LARGEST_LABEL = 16 << 20  # bytes of the label of one image
+MOST_OBJECTS = 100_000  # of one image
 Corners = tuple[float, float, float, float]
 ClassKey = int | str  # a class as the format writes it: its number, or its name
 FormatName = Literal[

@@ -10,7 +10,7 @@ from holdfast.data.cache import Cache
 from holdfast.data.columns import TableSet
 from holdfast.data.formats.detect import Data, Settings, answer, open_data
 from holdfast.data.image_checks import ImageFindings
-from holdfast.data.problem import WORST_FIRST, Fault, Problem, Report, gathered, report_from, sorted_by_severity
+from holdfast.data.problem import WORST_FIRST, Fault, Faults, Problem, Report, report_from, sorted_by_severity
 from holdfast.data.samples import Entry, ImageSet
 from holdfast.data.scan import Progress, scan
 from holdfast.data.table_checks import TableFindings
@@ -65,7 +65,7 @@ def _table(data: TableSet, settings: Settings, progress: Progress | None) -> Rep
     if settings.label is not None and tables and settings.label not in columns:
         raise UsageError(f"{data.root} has no column {settings.label}", fix=f"one of: {', '.join(columns[:20])}")
     report = Report(format=data.format, unit=data.unit, notes=data.notes)
-    problems = list(gathered(data.faults))
+    problems = list(Faults(data.faults).problems())
     for table in tables.values():
         for split, rows in table.splits.items():
             report.splits[split] = report.splits.get(split, 0) + rows

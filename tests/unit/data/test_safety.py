@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import struct
@@ -18,7 +19,9 @@ import pytest
 from every_case import every_case
 from PIL import Image
 
+from holdfast.data.formats import coco, yolo
 from holdfast.data.image_checks import look_alike
+from holdfast.data.problem import Fault, Faults
 from holdfast.data.validate import Report, Settings, validate
 
 
@@ -251,6 +254,29 @@ def frames(folder: Path, count: int) -> None:
         path = folder / ("val" if number % 4 == 0 else "train") / "class" / f"{number:04}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         picture.save(path)
+
+
+def test_an_image_with_more_objects_than_any_has_is_not_read_to_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yolo, "MOST_OBJECTS", 50)
+    monkeypatch.setattr(coco, "MOST_OBJECTS", 50)
+    made.yolo(tmp_path / "yolo")
+    made.write(tmp_path / "yolo/labels/train/train03.txt", "0 0.5 0.5 0.1 0.1\n" * 51)
+    made.coco(tmp_path / "coco")
+    file = tmp_path / "coco/annotations/instances_train.json"
+    content = json.loads(file.read_text())
+    content["annotations"] += [{**content["annotations"][0], "id": 10_000 + one} for one in range(60)]
+    made.write(file, json.dumps(content))
+    for format_name, words in (("yolo", "51 lines"), ("coco", "62 annotations: of one image the first 50")):
+        problem = next(one for one in found(tmp_path / format_name).problems if one.code == "label-unreadable")
+        assert problem.count == 1 and words in problem.example
+
+
+def test_of_a_million_faults_all_are_counted_and_ten_thousand_kept() -> None:
+    faults = Faults(Fault("box-outside", f"{number % 7}.txt", number, "far") for number in range(30_000))
+    faults.add([Fault("box-outside", "last.txt", 0, "")])
+    (problem,) = faults.problems()
+    assert (problem.count, len(problem.files), len(problem.cases)) == (30_001, 8, 10_000)
+    assert problem.example == "0.txt: far"
 
 
 def test_frames_of_a_camera_that_does_not_move_take_little_memory_and_leak(tmp_path: Path) -> None:

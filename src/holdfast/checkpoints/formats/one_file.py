@@ -37,7 +37,7 @@ def open_file(path: Path) -> Contents:
         contents = Contents(path=path, format="unknown", files=[info])
         contents.troubles += [recognised.trouble] if recognised.trouble else []
         if recognised.kind == "index":
-            words = f"{path.name} is an index of other files where a file of tensors should be."
+            words = "It is an index of other files where a file of tensors should be."
             contents.troubles.append(Trouble("unreadable", words, "do not load it"))
     recognise_producer(contents)
     return contents

@@ -22,7 +22,7 @@ import numpy as np
 from holdfast.data.json_stream import JsonRow, json_rows
 from holdfast.data.listing import Listing, split_named
 from holdfast.data.problem import Fault
-from holdfast.data.samples import ClassKey, Entry, ImageSet, Label, Thing, box_around
+from holdfast.data.samples import MOST_OBJECTS, ClassKey, Entry, ImageSet, Label, Thing, box_around
 from holdfast.errors import UsageError
 
 _HEAD = 1 << 16
@@ -229,7 +229,11 @@ def read_label(root: Path, entry: Entry) -> Label:
     except OSError as error:
         return Label([], faults=(Fault("label-unreadable", str(entry.label), 0, str(error)[:200]),))
     try:
-        for start, length, place in np.frombuffer(entry.spans, np.int64).reshape(-1, 3).tolist():
+        spans = np.frombuffer(entry.spans, np.int64).reshape(-1, 3)
+        if len(spans) > MOST_OBJECTS:
+            reason = f"{len(spans) - 1:,} annotations: of one image the first {MOST_OBJECTS:,} are read"
+            faults.append(Fault("label-unreadable", entry.image, 0, reason))
+        for start, length, place in spans[: MOST_OBJECTS + 1].tolist():
             row = json.loads(os.pread(file, length, start))
             if not place:
                 width, height = row.get("width"), row.get("height")

@@ -15,7 +15,7 @@ from xml.parsers import expat
 
 from holdfast.data.listing import ALL, Listing, read_bytes, read_text, split_named, stem, word_of_split
 from holdfast.data.problem import Fault
-from holdfast.data.samples import ClassKey, Corners, Entry, ImageSet, Label, Thing
+from holdfast.data.samples import LARGEST_LABEL, ClassKey, Corners, Entry, ImageSet, Label, Thing
 
 # Which XML file of Pascal VOC belongs to which image: the same name may stand in `train` and in `val`.
 
@@ -116,7 +116,6 @@ def _wanted(paths: list[str]) -> tuple[list[tuple[str, str]], bool]:
 
 # One annotation file of Pascal VOC, read with expat: line numbers are kept, and every entity declaration is refused.
 
-_LARGEST = 64 << 20
 _DEEPEST = 64
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 
@@ -195,7 +194,7 @@ def objects_of(path: Path) -> tuple[list[Found], tuple[int, int] | None]:
     """The objects of a file, and the size of the image as it states it; ValueError with the reason where it cannot be read."""
     reader = _Reader()
     try:
-        reader.parser.Parse(read_bytes(path, limit=_LARGEST), True)
+        reader.parser.Parse(read_bytes(path, limit=LARGEST_LABEL), True)
     except expat.ExpatError as error:
         raise ValueError(f"no XML: {error}") from None
     sides = [reader.sizes.get(side, "") for side in ("width", "height")]

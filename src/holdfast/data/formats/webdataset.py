@@ -10,9 +10,8 @@ from pathlib import Path
 
 from holdfast.data.listing import IMAGES, Listing, read_bytes, split_named, suffix, tar_members
 from holdfast.data.problem import Fault
-from holdfast.data.samples import ClassKey, Entry, ImageSet, Label
+from holdfast.data.samples import LARGEST_LABEL, ClassKey, Entry, ImageSet, Label
 
-_LARGEST = 16 << 20  # bytes of a label
 _LABELS = (".cls", ".json", ".txt")
 
 
@@ -70,7 +69,7 @@ def read_label(root: Path, entry: Entry) -> Label:
     if entry.label is None or suffix(entry.label) != ".json":
         return Label([])
     try:
-        json.loads(read_bytes(root / entry.label, limit=_LARGEST))
+        json.loads(read_bytes(root / entry.label, limit=LARGEST_LABEL))
     except (OSError, ValueError, RecursionError) as error:
         return Label([], faults=(Fault("label-unreadable", entry.label, 0, str(error)[:200]),))
     return Label([])

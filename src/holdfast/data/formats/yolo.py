@@ -15,13 +15,23 @@ from typing import Any, NamedTuple
 
 from holdfast.data.listing import IMAGES, Listing, read_text, split_named, suffix
 from holdfast.data.problem import Fault
-from holdfast.data.samples import ClassKey, Entry, ImageSet, Label, ReadLabel, Thing, box_around, names_in
+from holdfast.data.samples import (
+    LARGEST_LABEL,
+    MOST_OBJECTS,
+    ClassKey,
+    Entry,
+    ImageSet,
+    Label,
+    ReadLabel,
+    Thing,
+    box_around,
+    names_in,
+)
 from holdfast.errors import UsageError
 
 # One label file: `class x y width height` or `class x y x y x y …` a line, in fractions of the image's size. With keypoints,
 # `x y` or `x y visible` follows the box for each point of `kpt_shape`.
 
-_LARGEST = 64 << 20
 _MOST_FAULTS = 20  # of one file
 _OVER = 0.01  # of the image by which a keypoint may reach over an edge: Ultralytics allows as much
 _new = tuple.__new__  # a Thing without the call of its constructor: twice as fast, and there are thousands
@@ -39,10 +49,13 @@ def read_label(root: Path, entry: Entry, shape: Shape | None = None) -> Label:
     if entry.label is None:
         return Label([], shares=True)
     try:
-        text = read_text(f"{root}/{entry.label}" if entry.label[0] != "/" else entry.label, limit=_LARGEST)
+        text = read_text(f"{root}/{entry.label}" if entry.label[0] != "/" else entry.label, limit=LARGEST_LABEL)
     except (OSError, ValueError) as error:
         return Label([], shares=True, faults=(Fault("label-unreadable", entry.label, 0, str(error)),))
     lines = text.splitlines()
+    if len(lines) > MOST_OBJECTS:
+        reason = f"{len(lines):,} lines: an image has {MOST_OBJECTS:,} objects at the most"
+        return Label([], shares=True, faults=(Fault("label-unreadable", entry.label, 0, reason),))
     boxes = _only_boxes(text, lines) if shape is None else None
     return Label(boxes, True) if boxes is not None else _line_by_line(entry.label, lines, shape)
 
