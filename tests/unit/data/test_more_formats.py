@@ -99,6 +99,18 @@ def test_a_tar_file_that_claims_an_endless_header_is_refused(tmp_path: Path) -> 
         tar_members(str(tmp_path / "b.tar"))
 
 
+@pytest.mark.parametrize("place", ["", "images/", "images/train/"])
+def test_images_without_labels_are_checked_as_images(place: str, tmp_path: Path) -> None:
+    (tmp_path / place).mkdir(parents=True, exist_ok=True)
+    for number in range(4):
+        (tmp_path / f"{place}{number}.jpg").write_bytes(picture(number))
+    (tmp_path / f"{place}cut.jpg").write_bytes(picture(9)[:-100])
+    report = validate(tmp_path, Settings(jobs=1))
+    assert (report.format, report.samples, report.classes) == ("image-folder", 5, {})
+    assert codes(report) == {"image-truncated"} and report.notes[0].startswith("no labels")
+    assert list(report.splits) == ["train" if "train" in place else "all"]
+
+
 def hugging_face(folder: Path, labels: dict[str, list[int]]) -> None:
     """As `DatasetDict.save_to_disk` writes it."""
     import pyarrow as pa

@@ -1,24 +1,24 @@
-"""Image folders by class: `train/cat/1.jpg`, or `cat/1.jpg` where the set is not split."""
+"""Image folders by class (`train/cat/1.jpg`, or `cat/1.jpg` where the set is not split), and folders of images without labels."""
 
 from __future__ import annotations
 
 from holdfast.data.listing import ALL, IMAGES, Listing, suffix, word_of_split
 from holdfast.data.problem import Fault
-from holdfast.data.samples import ClassKey, Entry, ImageSet, no_label
+from holdfast.data.samples import Entry, ImageSet, no_label
 
 _OF_OTHER_FORMATS = frozenset({"images", "labels", "masks", "annotations", "jpegimages", "instances", "imagesets"})
 
 
 def recognise(listing: Listing, named: str | None) -> float | None:
-    """How sure it is that each folder is a class."""
-    if named is not None:
-        return None
-    images = listing.images()
-    if not images:
-        return None
-    placed = [_place(path) for path in images]
-    folders = {parts[1].lower() for parts in placed if parts}
-    return 0.6 if folders and not folders & _OF_OTHER_FORMATS and len([one for one in placed if one]) >= len(images) / 2 else 0.1
+    """How sure it is that each folder is a class; less sure where there are images and nothing else."""
+    images = listing.images() if named is None else []
+    return (0.6 if _has_classes(images) else 0.3) if images else None
+
+
+def _has_classes(images: list[str]) -> bool:
+    """Whether most images lie in folders that may be classes."""
+    placed = [one for one in map(_place, images) if one]
+    return 2 * len(placed) >= len(images) and not {folder.lower() for _, folder in placed} & _OF_OTHER_FORMATS
 
 
 def _place(path: str) -> tuple[str, str] | None:
@@ -32,15 +32,25 @@ def _place(path: str) -> tuple[str, str] | None:
 
 def read(listing: Listing, _: str | None) -> ImageSet:
     """List the samples; classes are the folders' names. A folder without a single image is a class without samples."""
-    entries, faults = [], []
-    classes: dict[ClassKey, str] = {}
+    data = ImageSet("image-folder", listing.root, listing, [], {}, no_label)
+    images = listing.images()
+    if images and not _has_classes(images):
+        data.entries = [Entry(_split(path), path) for path in images]
+        data.classes_are_known = False
+        data.notes.append("no labels: there are neither class folders nor label files, so only the images are checked")
+        return data
     for path in listing.files:
         placed = _place(path)
         if placed:
-            classes.setdefault(placed[1], placed[1])
+            data.classes.setdefault(placed[1], placed[1])
         if suffix(path) not in IMAGES:
             continue
         if placed is None:
-            faults.append(Fault("label-missing", path, 0, "it is in no class folder"))
-        entries.append(Entry(placed[0] if placed else ALL, path, class_id=placed[1] if placed else None))
-    return ImageSet("image-folder", listing.root, listing, entries, classes, no_label, True, False, None, faults)
+            data.faults.append(Fault("label-missing", path, 0, "it is in no class folder"))
+        data.entries.append(Entry(placed[0] if placed else ALL, path, class_id=placed[1] if placed else None))
+    return data
+
+
+def _split(path: str) -> str:
+    """The split that a folder of the path names."""
+    return next(filter(None, map(word_of_split, path.split("/")[:-1])), ALL)
