@@ -376,3 +376,11 @@ def test_boxes_and_polygons_are_read_as_before_where_no_shape_of_keypoints_is_na
     for wrong in ("[17]", "17", "[0, 3]", "[17, 5]", "null", "[a, 3]"):
         made.write(tmp_path / "data.yaml", f"train: images/train\nval: images/val\nnames: {made.NAMES}\nkpt_shape: {wrong}\n")
         assert found(tmp_path, quick=True).problems == []
+
+
+def test_from_the_folder_of_a_project_the_only_data_yaml_below_names_the_classes(tmp_path: Path) -> None:
+    made.yolo(tmp_path / "data")
+    report = validate(tmp_path, Settings(jobs=1))
+    assert list(report.classes) == made.NAMES and set(report.splits) == {"train", "val"} and not report.problems
+    made.yolo(tmp_path / "second")
+    assert set(validate(tmp_path, Settings(jobs=1)).classes) == {"0", "1", "2"}, "of two none is preferred"

@@ -155,9 +155,14 @@ def recognise(listing: Listing, named: str | None) -> float | None:
 
 
 def _description(listing: Listing, named: str | None) -> str | None:
-    """The YAML file that describes the set: it must name or count classes, and name at least one split."""
-    files = [named] if named else [path for path in listing.files if "/" not in path and suffix(path) in (".yaml", ".yml")]
-    for path in sorted(files, key=lambda one: one != "data.yaml"):
+    """The YAML file that describes the set: it must name or count classes, and name at least one split.
+
+    It lies at the top, or is the only data.yaml below: from a project's folder, that of `data/`.
+    """
+    all_of_them = [named] if named else listing.with_suffix(".yaml", ".yml")
+    below = [path for path in all_of_them if path.endswith("/data.yaml")]
+    files = [path for path in all_of_them if "/" not in path or path == named or below == [path]]
+    for path in sorted(files, key=lambda one: ("/" in one, one != "data.yaml")):
         if suffix(path) in (".yaml", ".yml"):
             settings = settings_of(listing.root / path)
             if ("names" in settings or "nc" in settings) and any(split in settings for split in _SPLITS):
