@@ -76,8 +76,15 @@ def test_lines_of_json_with_other_keys_are_one_table(tmp_path: Path, monkeypatch
     assert told["non-finite-input"] == "x.jsonl: late.x has 200 NaN of 300, first in row 0"
 
 
-@every_case("line", ["{", "[1, 2]", '{"a": "word"}', "nonsense"])
-def test_a_line_that_is_no_row_is_told_with_its_place(line: str, tmp_path: Path) -> None:
-    made.write(tmp_path / "x.jsonl", '{"a": 1}\n' * 30 + line + "\n")
+@every_case("line", ["{", "[1, 2]", "nonsense", '{"a": 1', '{"a": "\\ud800\xff"}'])
+def test_a_line_that_is_no_row_is_named_and_the_others_are_read(line: str, tmp_path: Path) -> None:
+    made.write(tmp_path / "x.jsonl", ('{"a": 1}\n' * 30 + line + "\n" + '{"a": 2}\n' * 9).encode("latin-1"))
+    report = validate(tmp_path, Settings())
+    (problem,) = (one for one in report.problems if one.code == "table-unreadable")
+    assert problem.count == 1 and problem.example.startswith("x.jsonl:31: ") and report.splits == {"all": 39}
+
+
+def test_a_column_of_json_that_changes_its_kind_is_told_with_its_place(tmp_path: Path) -> None:
+    made.write(tmp_path / "x.jsonl", '{"a": 1}\n' * 30 + '{"a": "word"}\n')
     (problem,) = validate(tmp_path, Settings()).problems
-    assert problem.code == "table-unreadable" and "after line 0" in problem.example
+    assert problem.code == "table-unreadable" and "Column(/a) changed from number to string in row 30" in problem.example

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from json import loads
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,12 +16,14 @@ import numpy as np
 from holdfast import units
 from holdfast.data.columns import Chunk, Column, Part, TableSet, rows_at_once
 from holdfast.data.listing import Listing, split_named, suffix
+from holdfast.data.problem import Fault
 
 _TEXT = (".csv", ".tsv")
 _PARQUET = (".parquet", ".pq")
 _LINES = (".jsonl", ".ndjson")
 ENDINGS = (*_TEXT, *_PARQUET, *_LINES)
 _LONGEST_LINE = 64 << 20
+_MOST_LINES = 10_000  # that cannot be read
 _BLOCK = 4 << 20
 _WORDS = "BYTE_ARRAY"  # how Parquet stores text and bytes
 _DELTA_ROWS = 64  # at once, of words that are stored as differences: each may be as long as all before
@@ -38,13 +42,16 @@ def recognise(listing: Listing, named: str | None) -> float | None:
 def read(listing: Listing, named: str | None) -> TableSet:
     """The tables of a folder, or the one that was named."""
     files = [named] if named else listing.with_suffix(*ENDINGS)
-    parts = [Part(split_named(file), file, partial(_chunks, listing.root / file)) for file in files]
-    return TableSet("table", listing.root, parts)
+    data = TableSet("table", listing.root, [])
+    for file in files:
+        data.parts.append(Part(split_named(file), file, partial(_chunks, listing.root / file, file, data.faults)))
+    return data
 
 
-def _chunks(path: Path) -> Iterator[Chunk]:
+def _chunks(path: Path, file: str, faults: list[Fault]) -> Iterator[Chunk]:
     ending = suffix(path.name)
-    for batch in _parquet(path) if ending in _PARQUET else _json_lines(path) if ending in _LINES else _csv(path):
+    lines = partial(_json_tables, path, file, faults)
+    for batch in _parquet(path) if ending in _PARQUET else _json_lines(lines) if ending in _LINES else _csv(path):
         yield columns_of_batch(batch)
 
 
@@ -72,43 +79,64 @@ def _parquet(path: Path) -> Iterator[Any]:
                 yield pa.Table.from_batches([batch]).flatten().combine_chunks().to_batches()[0] if batch.num_rows else batch
 
 
-def _json_lines(path: Path) -> Iterator[Any]:
+def _json_lines(read_tables: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     """The batches of a file with a JSON object a line. What columns there are is known when all lines were read once."""
     import pyarrow as pa
 
     kinds: dict[str, Any] = {}
-    for table in _json_tables(path):
+    for table in read_tables():
         kinds |= {one.name: one.type for one in table.schema if not pa.types.is_null(one.type)} | {
             name: pa.null()
             for name in table.schema.names
             if name not in kinds and pa.types.is_null(table.schema.field(name).type)
         }
-    for table in _json_tables(path):
+    for table in read_tables():
         columns = {
             name: table[name] if name in table.schema.names else pa.nulls(table.num_rows, kind) for name, kind in kinds.items()
         }
         yield from pa.table(columns).flatten().combine_chunks().to_batches() if table.num_rows else ()
 
 
-def _json_tables(path: Path) -> Iterator[Any]:
-    """Some lines at a time. ValueError with the first line of those that cannot be read."""
-    import io
-
+def _json_tables(path: Path, file: str, faults: list[Fault]) -> Iterator[Any]:
+    """Some lines at a time; a line that is no JSON object is a fault. ValueError where the others do not make one table."""
     import pyarrow as pa
+
+    done, told = 0, {(fault.file, fault.line) for fault in faults}
+    with path.open("rb") as opened:
+        while lines := list(_some_lines(opened, _BLOCK)):
+            rows = {number: line for number, line in enumerate(lines, done + 1) if line.strip()}
+            try:
+                table = _json_table(rows.values())
+            except pa.ArrowException:
+                wrong = {number: words for number, line in rows.items() if (words := _not_an_object(line))}
+                faults += [Fault("table-unreadable", file, *one) for one in wrong.items() if (file, one[0]) not in told]
+                if len(faults) > _MOST_LINES:
+                    raise ValueError(
+                        f"more than {_MOST_LINES:,} lines cannot be read, up to line {done + len(lines):,}"
+                    ) from None
+                try:
+                    table = _json_table(line for number, line in rows.items() if number not in wrong)
+                except pa.ArrowException as error:
+                    raise ValueError(f"after line {done:,}: {error}") from None
+            if table is not None:
+                yield table
+            done += len(lines)
+
+
+def _json_table(lines: Iterable[bytes]) -> Any:
     from pyarrow import json
 
-    done = 0
-    with path.open("rb") as file:
-        while lines := list(_some_lines(file, _BLOCK)):
-            block = b"".join(line for line in lines if line.strip())
-            try:
-                if block:
-                    yield json.read_json(
-                        io.BytesIO(block), read_options=json.ReadOptions(use_threads=False, block_size=2 * len(block))
-                    )
-            except pa.ArrowException as error:
-                raise ValueError(f"after line {done:,}: {error}") from None
-            done += len(lines)
+    block = b"".join(lines)
+    options = json.ReadOptions(use_threads=False, block_size=2 * len(block))
+    return json.read_json(io.BytesIO(block), read_options=options) if block else None
+
+
+def _not_an_object(line: bytes) -> str:
+    """What is wrong with a line, in words."""
+    try:
+        return "" if isinstance(loads(line), dict) else "not a JSON object"
+    except (ValueError, RecursionError) as error:
+        return str(error)[:200]
 
 
 def _some_lines(file: IO[bytes], size: int) -> Iterator[bytes]:

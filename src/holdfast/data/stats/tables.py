@@ -24,7 +24,7 @@ _LISTED = 50
 
 def table_statistics(data: TableSet, *, label: str | None, only: frozenset[str], progress: Progress | None) -> Statistics:
     """Count all rows; a part that breaks off counts as far as it could be read."""
-    counts = _TableCounts(label, only)
+    counts = _TableCounts(label, only, data.class_names)
     for part, _, chunk in data.read(progress):
         for split, some in by_split(part.split, chunk):
             counts.add(split, some)
@@ -40,8 +40,8 @@ def table_statistics(data: TableSet, *, label: str | None, only: frozenset[str],
 class _TableCounts:
     """Takes chunk after chunk. With `only`, rows of other classes are left out."""
 
-    def __init__(self, label: str | None, only: frozenset[str]) -> None:
-        self._chosen, self._only = label, only
+    def __init__(self, label: str | None, only: frozenset[str], class_names: dict[str, list[str]]) -> None:
+        self._chosen, self._only, self._class_names = label, only, class_names
         self._label: str | None = None
         self._rows: Counter[str] = Counter()
         self._kinds: dict[str, Counter[str]] = {}
@@ -51,7 +51,7 @@ class _TableCounts:
     def add(self, split: str, chunk: Chunk) -> None:
         """Some rows of a split."""
         self._label = self._label or label_column(list(chunk), self._chosen)
-        kinds = _classes(chunk[self._label]) if self._label in chunk else None
+        kinds = _classes(chunk[self._label], self._class_names.get(self._label)) if self._label in chunk else None
         if self._label in chunk and not self._too_many:
             self._kinds.setdefault(split, Counter()).update((kinds if kinds is not None else np.empty(0, str)).tolist())
             self._too_many = kinds is None or len(self._kinds[split]) > _MOST_CLASSES
@@ -136,11 +136,14 @@ def _shown(word: str) -> str:
     return word or "(empty)"
 
 
-def _classes(column: Column) -> npt.NDArray[np.str_] | None:
-    """The class of every row as a word; None where the column holds measurements."""
+def _classes(column: Column, names: list[str] | None) -> npt.NDArray[np.str_] | None:
+    """The class of every row as a word, by its name where numbers have `names`; None where the column holds measurements."""
     values = column.values
     if values.ndim != 1 or column.counts is not None:
         return None
+    if names and values.dtype.kind in "iu":
+        different, places = np.unique(values, return_inverse=True)
+        return np.array([names[kind] if 0 <= kind < len(names) else str(kind) for kind in different.tolist()])[places]
     if values.dtype.kind == "f":
         whole = np.nan_to_num(values, nan=0.0, posinf=0.5, neginf=0.5)
         if not (whole == np.round(whole)).all() or np.abs(whole).max(initial=0) > 1 << 53:
