@@ -134,7 +134,7 @@ def test_a_folder_of_hugging_face_is_read_with_its_splits_and_the_names_of_its_c
     assert (report.format, report.splits, report.problems) == ("arrow", {"train": 120, "test": 60}, [])
     assert report.classes == {"cat": 90, "dog": 90}
     classes = take_statistics(tmp_path, Settings()).figures[0]
-    assert isinstance(classes, Bars) and list(classes.counts) == ["cat", "dog"]
+    assert isinstance(classes, Bars) and set(classes.counts) == {"cat", "dog"}
     hugging_face(tmp_path / "more", {"train": [0, 1] * 60, "test": [1, 2] * 30})
     (outside,) = [problem for problem in validate(tmp_path / "more", Settings()).problems if problem.code == "class-out-of-range"]
     assert outside.count == 30 and outside.example.endswith(": 2")
