@@ -102,7 +102,7 @@ def test_a_run_in_a_notebook_is_drawn_replaced_interrupted_and_resumed(tmp_path:
     errors = [one["evalue"] or one["ename"] for cell in outputs for one in cell if one["output_type"] == "error"]
     assert errors == ["KeyboardInterrupt"], errors
     drawn = html_of(outputs[3])
-    assert "<iframe srcdoc=" in drawn and PLOT in drawn and "class=&quot;verdict healthy&quot;" in drawn
+    assert "<iframe srcdoc=" in drawn and PLOT in drawn and "class=&quot;badge good&quot;&gt;healthy" in drawn
     steps = re.search(r"(\d+) steps", drawn)
     assert steps is not None and int(steps[1]) in (299, 300), "the last row may be on its way"
     assert PLOT in html_of(outputs[1]), "the display of the first cell was not brought up to date"
