@@ -166,17 +166,18 @@ def bytes_an_image(folder: Path) -> float:
     return (large - small) / (count - count // 4)
 
 
-def twice(folder: Path) -> tuple[float, float]:
-    """Seconds of the command with all cores, and once more."""
+def twice(folder: Path) -> tuple[float, float, float]:
+    """Seconds of the command with all cores, once and once more, and the processor's seconds of the first time."""
     from holdfast.data.validate import Settings, validate
 
     with tempfile.TemporaryDirectory() as cache:
-        seconds = []
+        seconds, busy = [], []
         for _ in range(2):
-            started = time.perf_counter()
+            started, spent = time.perf_counter(), sum(os.times()[:4])
             validate(folder, Settings(cache=Path(cache)))
             seconds.append(time.perf_counter() - started)
-    return seconds[0], seconds[1]
+            busy.append(sum(os.times()[:4]) - spent)
+    return seconds[0], seconds[1], busy[0]
 
 
 def main() -> None:
@@ -203,9 +204,10 @@ def compare(folder: Path, times: int, beside: str | None) -> int:
     rates = {way: measured(way, folder, times, beside) for way in WAYS}
     for way, rate in rates.items():
         print(f"  {WORDS[way]:34} {f'{rate:8,.0f} images/s a core' if rate else '       – not installed'}")
-    first, second = twice(folder)
+    first, second, busy = twice(folder)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     print(f"  holdfast validate, {cores} cores: {first:.1f} s, once more {second:.2f} s: {first / second:.0f} times as fast")
+    print(f"  all processes together: {1000 * busy / count:.2f} ms of a core per image, with the start of the processes")
     each = bytes_an_image(folder)
     quick, full, verify, load = (rates[way] or 0.0 for way in ("quick", "full", "verify", "load"))
     fastest = max(verify, rates["ultralytics"] or 0.0)
