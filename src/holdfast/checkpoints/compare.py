@@ -91,7 +91,7 @@ class Comparison:
 
 
 def compare(
-    one: Side,
+    side: Side,
     other: Side,
     *,
     which: Which | None = None,
@@ -106,27 +106,27 @@ def compare(
     """
     if not other.weights and other.averages:
         other = replace(other, weights=other.averages)
-    chosen: Which = which or ("model" if one.weights or not one.averages else "ema")
-    saved = one.weights if chosen == "model" else one.averages
-    labels = labels_of(one, other)
+    chosen: Which = which or ("model" if side.weights or not side.averages else "ema")
+    saved = side.weights if chosen == "model" else side.averages
+    labels = labels_of(side, other)
     matched = match(saved, other, leave_out=leave_out, only=only, strict=strict, part=part)
-    differences = [*_troubles(one, labels.one), *_troubles(other, labels.other)]
-    differences += [*_weights(matched, saved, one, other, chosen, labels)]
-    differences += training_differences(one, other, labels)
-    differences += setting_differences(one.settings, other.settings, labels, tell_lone=not other.is_model)
+    differences = [*_troubles(side, labels.one), *_troubles(other, labels.other)]
+    differences += [*_weights(matched, saved, side, other, chosen, labels)]
+    differences += training_differences(side, other, labels)
+    differences += setting_differences(side.settings, other.settings, labels, tell_lone=not other.is_model)
     comparison = Comparison(
-        one=one, other=other, labels=labels, which=chosen, matched=matched, differences=differences,
-        notes=[*matched.notes, *_notes(matched, one, other, labels)],
+        one=side, other=other, labels=labels, which=chosen, matched=matched, differences=differences,
+        notes=[*matched.notes, *_notes(matched, side, other, labels)],
     )  # fmt: skip
     comparison.calls.extend(_calls(comparison, tuple(leave_out), part))
     return comparison
 
 
-def labels_of(one: Side, other: Side) -> Labels:
+def labels_of(side: Side, other: Side) -> Labels:
     """The checkpoint and the model; of two checkpoints their names, as short as they can be told apart."""
     if other.is_model:
         return Labels("the checkpoint", "the model")
-    here, there = Path(one.name).parts, Path(other.name).parts
+    here, there = Path(side.name).parts, Path(other.name).parts
     length = next((n for n in range(1, max(len(here), len(there)) + 1) if here[-n:] != there[-n:]), 1)
     return Labels("/".join(here[-length:]), "/".join(there[-length:]))
 
@@ -138,9 +138,9 @@ def _troubles(side: Side, label: str) -> Iterator[Difference]:
         yield unfit(trouble.state, words, trouble.fix)
 
 
-def _weights(matched: Matched, saved: Weights, one: Side, other: Side, which: Which, labels: Labels) -> Iterator[Difference]:
+def _weights(matched: Matched, saved: Weights, side: Side, other: Side, which: Which, labels: Labels) -> Iterator[Difference]:
     if not saved or not other.weights:
-        yield _no_weights(one, which, labels.one) if not saved else _no_weights(other, "model", labels.other)
+        yield _no_weights(side, which, labels.one) if not saved else _no_weights(other, "model", labels.other)
         return
     everything = presence.coverage(matched.rename.pairs, len(saved), len(other.weights), labels)
     if everything is not None:
@@ -178,37 +178,37 @@ def _no_weights(side: Side, which: Which, label: str) -> Difference:
     return unfit("no-weights", words, fix)
 
 
-def _notes(matched: Matched, one: Side, other: Side, labels: Labels) -> Iterator[str]:
+def _notes(matched: Matched, side: Side, other: Side, labels: Labels) -> Iterator[str]:
     kinds: dict[tuple[str, str], list[str]] = {}
     for name, pair in matched.dtypes.items():
         kinds.setdefault(pair, []).append(name)
     for (here, there), names in kinds.items():
         yield f"{count(len(names), 'weight')} {labels.both(here, there)}: converted when loaded"
-    if one.averages and not one.weights:
+    if side.averages and not side.weights:
         yield f"{labels.one} holds averaged (EMA) weights only"
     if not other.is_model:
-        yield from _progress(one, other, labels)
-    elif "optimizer" not in one.holds:
+        yield from _progress(side, other, labels)
+    elif "optimizer" not in side.holds:
         yield f"{labels.one} holds weights only: a training starts from them with a fresh optimizer and schedule"
-    yield from _versions(one, other, labels)
+    yield from _versions(side, other, labels)
 
 
-def _progress(one: Side, other: Side, labels: Labels) -> Iterator[str]:
-    for what, here, there in (("step", one.step, other.step), ("epoch", one.epoch, other.epoch)):
+def _progress(side: Side, other: Side, labels: Labels) -> Iterator[str]:
+    for what, here, there in (("step", side.step, other.step), ("epoch", side.epoch, other.epoch)):
         if here is not None and there is not None and here != there:
             yield f"{what} {labels.both(f'{here:,}', f'{there:,}')}"
     metrics = [
         f"{name} {labels.both(f'{value:.4g}', f'{other.metrics[name]:.4g}')}"
-        for name, value in one.metrics.items()
+        for name, value in side.metrics.items()
         if name in other.metrics and value != other.metrics[name]
     ]
     if metrics:
         yield few(metrics)
 
 
-def _versions(one: Side, other: Side, labels: Labels) -> Iterator[str]:
-    for name in one.versions.keys() & other.versions.keys():
-        here, there = one.versions[name], other.versions[name]
+def _versions(side: Side, other: Side, labels: Labels) -> Iterator[str]:
+    for name in side.versions.keys() & other.versions.keys():
+        here, there = side.versions[name], other.versions[name]
         if here.split(".")[:2] != there.split(".")[:2]:
             yield f"{name} {labels.both(here, there)}"
 

@@ -356,9 +356,9 @@ def _other_number(kind: str, saved: int, wanted: int) -> Difference:
 def _optimizer_problems(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> list[Difference]:
     labels = Labels("the checkpoint", "the optimizer")
     problems = [
-        one
-        for one in optimizer_differences(describe_optimizer(state), describe_optimizer(optimizer.state_dict()), labels)
-        if one.stops
+        difference
+        for difference in optimizer_differences(describe_optimizer(state), describe_optimizer(optimizer.state_dict()), labels)
+        if difference.stops
     ]
     return problems or _shape_problems(optimizer, state)
 

@@ -105,7 +105,7 @@ def _fits(role: Role, name: str, value: Any) -> bool:
         return not isinstance(value, (bool, int, float, str)) and not any("float" in one.dtype for one in tensors_in(value))
     if role == "scaler":
         tables = value if isinstance(value, (list, tuple)) else [value]
-        return any("scale" in str(key) for one in tables if isinstance(one, dict) for key in one)
+        return any("scale" in str(key) for table in tables if isinstance(table, dict) for key in table)
     if role == "optimizer" and "optim" not in name.lower():
         return isinstance(value, dict) and "param_groups" in value
     return isinstance(value, (dict, list, tuple, Opaque))

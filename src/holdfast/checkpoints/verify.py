@@ -140,7 +140,7 @@ class Verdict:
         return {
             "path": str(self.path),
             "state": self.state,
-            "troubles": [{**asdict(one), "where": one.where or None} for one in self.troubles],
+            "troubles": [{**asdict(trouble), "where": trouble.where or None} for trouble in self.troubles],
             "bad": [asdict(one) for one in self.bad],
             "notes": self.notes,
             "tensors": self.tensors,

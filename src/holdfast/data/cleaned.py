@@ -112,7 +112,7 @@ def _lists(data: ImageSet, kept: list[Entry], folder: Path, *, beside: bool) -> 
     inner = main if by_name else folder
     for split in data.splits:
         images = [entry.image for entry in kept if entry.split == split]
-        lines = [stem(one) if by_name else f"./{one}" if beside else (data.root / one).as_posix() for one in images]
+        lines = [stem(image) if by_name else f"./{image}" if beside else (data.root / image).as_posix() for image in images]
         names[split] = f"{split}.cleaned.txt"
         _write(inner / names[split], (f"{line}\n" for line in lines))
         yield f"wrote {inner / names[split]}: {len(lines):,} samples"

@@ -220,7 +220,7 @@ class ImageFindings:
         names = [*_COLOURS[:width]] if width > 2 else ["grey"] * width
         splits: dict[str, dict[str, Spread]] = {}
         for split in (split for split in self._data.splits if split in self._levels):
-            some = np.array([one for one in self._levels[split] if len(one[0]) == width])
+            some = np.array([level for level in self._levels[split] if len(level[0]) == width])
             means, deviations = (some.mean(axis=0).tolist(), some.std(axis=0).tolist()) if len(some) else ([], [])
             splits[split] = {
                 f"{word} {name}": Spread(len(some), mean, deviation)

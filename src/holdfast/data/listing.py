@@ -138,7 +138,7 @@ def listed(root: Path, also: Iterable[Path] = ()) -> Listing:
         return listing
     others = [folder for folder in listing.allowed if folder.is_dir() and not _is_within(folder, root)]
     seen: set[tuple[int, int]] = set()
-    walks = [_walk(str(root), "", listing, seen), *(_walk(str(one), f"{one.as_posix()}/", listing, seen) for one in others)]
+    walks = [_walk(str(root), "", listing, seen), *(_walk(str(other), f"{other.as_posix()}/", listing, seen) for other in others)]
     listing.files = dict(sorted(itertools.islice(itertools.chain(*walks), _MOST_FILES + 1)))
     if len(listing.files) > _MOST_FILES:
         raise UsageError(f"{root} holds more than {_MOST_FILES:,} files", fix="validate one part of it at a time")

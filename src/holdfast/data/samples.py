@@ -75,7 +75,7 @@ def facts_from(row: list[Any]) -> Facts:
     facts = Facts._make(tuple(one) if isinstance(one, list) else one for one in row)
     return facts._replace(
         masks=tuple(MaskFacts(*mask[:4], tuple(mask[4]), mask[5], tuple(mask[6]), mask[7]) for mask in facts.masks),
-        histograms=tuple(Channel(*one[:2], tuple(one[2]), tuple(one[3])) for one in facts.histograms),
+        histograms=tuple(Channel(*histogram[:2], tuple(histogram[2]), tuple(histogram[3])) for histogram in facts.histograms),
         faults=tuple(Fault._make(fault) for fault in facts.faults),
     )
 

@@ -100,7 +100,9 @@ class TableFindings:
         split.numbers.append(row_numbers(chunk, names or sorted(chunk)))
         for keys in key_columns:
             columns = [chunk[key].values for key in keys]
-            missing = np.any([np.isnan(one) if one.dtype.kind == "f" else np.zeros(len(one), bool) for one in columns], axis=0)
+            missing = np.any(
+                [np.isnan(column) if column.dtype.kind == "f" else np.zeros(len(column), bool) for column in columns], axis=0
+            )
             split.keys.setdefault(keys, []).append(
                 np.where(missing, np.uint64(0), np.maximum(row_numbers(chunk, keys), np.uint64(1)))
             )
@@ -169,7 +171,7 @@ class TableFindings:
     def _about_rows(self, order: dict[str, _Split]) -> Iterator[Problem]:
         distinct = [_most_distinct(order, key) for key in self.columns if self._tells(key)]
         rows = {name: _split_rows(split, split.numbers) for name, split in order.items() if split.numbers}
-        if rows_are_distinctive(distinct, sum(len(one.numbers) for one in rows.values())):
+        if rows_are_distinctive(distinct, sum(len(row.numbers) for row in rows.values())):
             yield from duplicate_problems(rows)
         for names in next(iter(order.values())).keys if order else ():
             keys = {name: _split_rows(split, split.keys[names]) for name, split in order.items() if names in split.keys}

@@ -103,7 +103,7 @@ class TextCounts:
                 words = [word for word in dict.fromkeys(line.split()) if tokenizer.unknown in tokenizer.encode(word)]
                 text.tell("unknown-tokens", row, " ".join(words[:5])[:80] or line.strip()[:40])
         if self._limit is not None and tokens and max(tokens) >= self._limit:
-            text.beyond += sum(one >= self._limit for one in tokens)
+            text.beyond += sum(token >= self._limit for token in tokens)
             text.largest = max(text.largest, *tokens)
             if text.wants("token-out-of-range"):
                 text.tell("token-out-of-range", row, f"id {max(tokens):,}")

@@ -64,7 +64,7 @@ class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it ha
     def on_train_begin(self, logs: Any = None) -> None:
         """`fit` begins."""
         self._updated = self._begin(self.model).updates(self._optimizer)
-        self._keras = [one for one in _callbacks() if isinstance(one, (ModelCheckpoint, BackupAndRestore))]
+        self._keras = [callback for callback in _callbacks() if isinstance(callback, (ModelCheckpoint, BackupAndRestore))]
         self.holdfast.has_listed(*self._written())
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -77,7 +77,7 @@ class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it ha
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """A step begins."""
-        if any(one.save_freq != "epoch" for one in self._keras):
+        if any(callback.save_freq != "epoch" for callback in self._keras):
             self.holdfast.wrote(*self._written())
         if self._optimizer is not None:
             self._optimizer.step_begins()
@@ -86,7 +86,7 @@ class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it ha
         """Keras has updated the weights."""
         self._updated()
         if self.holdfast.takes_save():
-            self._save_beside(next((one for one in self._keras if isinstance(one, ModelCheckpoint)), None))
+            self._save_beside(next((callback for callback in self._keras if isinstance(callback, ModelCheckpoint)), None))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """The means of the epoch, and of the evaluation after it."""
@@ -111,7 +111,10 @@ class HoldfastCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it ha
 
     def _written(self) -> list[str]:
         """What Keras has saved; "out/{epoch:02d}.keras" are the files of every epoch."""
-        names = [one.filepath if isinstance(one, ModelCheckpoint) else f"{one.backup_dir}/{{}}.h5" for one in self._keras]
+        names = [
+            callback.filepath if isinstance(callback, ModelCheckpoint) else f"{callback.backup_dir}/{{}}.h5"
+            for callback in self._keras
+        ]
         patterns = ["*".join(map(glob.escape, re.split(r"\{.*?\}", name))) for name in names]
         return [path for pattern in patterns for path in glob.iglob(pattern)]  # noqa: PTH207 - Path.glob takes no absolute one
 

@@ -126,10 +126,10 @@ class Sender:
         """The trainings of the first rank, each with the prefix of its metrics: the second one of a process has its own."""
         seen: set[Any] = set()
         recordings = self._run.recordings()
-        for one in recordings:
-            if one.rank == recordings[0].rank:
-                pid = one.info().get("pid")
-                yield (f"training-{one.part + 1}/" if pid in seen else ""), one
+        for recording in recordings:
+            if recording.rank == recordings[0].rank:
+                pid = recording.info().get("pid")
+                yield (f"training-{recording.part + 1}/" if pid in seen else ""), recording
                 seen.add(pid)
 
     def _send_rows(self, prefix: str, recording: Recording) -> bool:

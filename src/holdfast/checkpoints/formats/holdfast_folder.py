@@ -142,7 +142,7 @@ def _add_shards(contents: Contents) -> None:
 
 def _compare_sizes(contents: Contents, manifest: dict[str, Any] | None) -> None:
     """Told for files about which nothing more exact is known."""
-    in_trouble = {one.where for one in contents.troubles}
+    in_trouble = {trouble.where for trouble in contents.troubles}
     for name, facts in (manifest["files"] if manifest else {}).items():
         if name in in_trouble or not is_inside(name):
             continue

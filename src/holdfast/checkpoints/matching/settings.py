@@ -223,21 +223,21 @@ _TOLD = ("lr", "initial_lr", "weight_decay", "betas", "momentum", "eps", "nester
 _FULL = ("optimizer", "scheduler", "scaler", "rng", "loader")
 
 
-def training_differences(one: Side, other: Side, labels: Labels) -> Iterator[Difference]:
+def training_differences(side: Side, other: Side, labels: Labels) -> Iterator[Difference]:
     """What the other side has for going on with a training, and this one lacks or has otherwise."""
-    yield from _holdings(one, other, labels)
-    if one.optimizers and other.optimizers:
-        if len(one.optimizers) != len(other.optimizers):
-            counts = labels.both(len(one.optimizers), len(other.optimizers))
+    yield from _holdings(side, other, labels)
+    if side.optimizers and other.optimizers:
+        if len(side.optimizers) != len(other.optimizers):
+            counts = labels.both(len(side.optimizers), len(other.optimizers))
             yield _stopping(f"different number of optimizers: {counts}", "create the optimizers that were saved")
-        for here, there in zip(one.optimizers, other.optimizers, strict=False):
+        for here, there in zip(side.optimizers, other.optimizers, strict=False):
             yield from optimizer_differences(here, there, labels)
-    elif one.optimizers and other.is_model:
-        yield from _against_model(one, other)
+    elif side.optimizers and other.is_model:
+        yield from _against_model(side, other)
 
 
-def _holdings(one: Side, other: Side, labels: Labels) -> Iterator[Difference]:
-    lacking = [part for part in _FULL if part in other.holds and part not in one.holds]
+def _holdings(side: Side, other: Side, labels: Labels) -> Iterator[Difference]:
+    lacking = [part for part in _FULL if part in other.holds and part not in side.holds]
     if "optimizer" in lacking:
         words = f"{labels.one} holds no {', '.join(lacking)}: a training cannot be resumed exactly from it"
         fix = "choose a full checkpoint, or start a new training from its weights, with warm-up"
@@ -279,13 +279,13 @@ def _group_settings(here: OptimizerState, there: OptimizerState, labels: Labels)
         yield Difference(kind="optimizer-setting", words=words, names=tuple(changed))
 
 
-def _against_model(one: Side, other: Side) -> Iterator[Difference]:
+def _against_model(side: Side, other: Side) -> Iterator[Difference]:
     """The moments have the shapes of the parameters that they belong to; groups may order these as they like."""
     parameters = Counter(
         {weight.same_as: weight.shape for weight in other.weights.values() if weight.is_buffer is False}.values()
     )
     total = sum(parameters.values())
-    for state in one.optimizers:
+    for state in side.optimizers:
         strange = [list(shape) for shape in Counter(state.shapes) - parameters]
         if strange:
             words = f"the optimizer's state belongs to different parameters, such as {few(strange)}: load the weights without it"

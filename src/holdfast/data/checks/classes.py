@@ -43,19 +43,19 @@ def statistics_problems(splits: Mapping[str, Mapping[str, Spread]], files: Mappi
         )
 
 
-def _difference(one: Spread, other: Spread) -> str:
+def _difference(spread: Spread, other: Spread) -> str:
     """How two spreads differ, with places for the names of their splits; empty where they do not, or it may be chance."""
-    if min(one.number, other.number) < _FEWEST or not all(map(math.isfinite, (*one, *other))):
+    if min(spread.number, other.number) < _FEWEST or not all(map(math.isfinite, (*spread, *other))):
         return ""
-    deviation = math.sqrt((one.deviation**2 + other.deviation**2) / 2)
-    error = math.sqrt(one.deviation**2 / one.number + other.deviation**2 / other.number)
-    shift = abs(one.mean - other.mean)
-    if shift > _SHIFT * deviation and shift > _SURE * error and shift > 1e-6 * abs(one.mean):
-        return f"mean {one.mean:.4g} in {{}} and {other.mean:.4g} in {{}}"
-    small, large = sorted((one.deviation, other.deviation))
-    sure = math.sqrt(2 / min(one.number, other.number)) * _SURE  # of a ratio of deviations
-    if small > 0 and large > _SPREAD * small * (1 + sure) and large > 1e-6 * abs(one.mean):
-        return f"standard deviation {one.deviation:.4g} in {{}} and {other.deviation:.4g} in {{}}"
+    deviation = math.sqrt((spread.deviation**2 + other.deviation**2) / 2)
+    error = math.sqrt(spread.deviation**2 / spread.number + other.deviation**2 / other.number)
+    shift = abs(spread.mean - other.mean)
+    if shift > _SHIFT * deviation and shift > _SURE * error and shift > 1e-6 * abs(spread.mean):
+        return f"mean {spread.mean:.4g} in {{}} and {other.mean:.4g} in {{}}"
+    small, large = sorted((spread.deviation, other.deviation))
+    sure = math.sqrt(2 / min(spread.number, other.number)) * _SURE  # of a ratio of deviations
+    if small > 0 and large > _SPREAD * small * (1 + sure) and large > 1e-6 * abs(spread.mean):
+        return f"standard deviation {spread.deviation:.4g} in {{}} and {other.deviation:.4g} in {{}}"
     return ""
 
 

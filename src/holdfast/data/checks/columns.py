@@ -62,57 +62,63 @@ def _farthest(columns: Mapping[str, ColumnSummary], kind: str, names: list[str])
     return shown
 
 
-def _non_finite(one: ColumnSummary) -> str:
-    if not one.is_number or (not one.nan and not one.inf):
+def _non_finite(summary: ColumnSummary) -> str:
+    if not summary.is_number or (not summary.nan and not summary.inf):
         return ""
-    counts = " and ".join(f"{count:,} {word}" for count, word in ((one.nan, "NaN"), (one.inf, "Inf")) if count)
-    return f"has {counts} of {one.count:,}, first in row {one.bad_places[0][1]:,}"
+    counts = " and ".join(f"{count:,} {word}" for count, word in ((summary.nan, "NaN"), (summary.inf, "Inf")) if count)
+    return f"has {counts} of {summary.count:,}, first in row {summary.bad_places[0][1]:,}"
 
 
-def _overflow(one: ColumnSummary) -> str:
-    if not one.is_number:
+def _overflow(summary: ColumnSummary) -> str:
+    if not summary.is_number:
         return ""
-    if one.beyond_float32:
-        return f"has {one.beyond_float32:,} values that are Inf as float32"
-    if one.whole is not None and one.at_limits >= _LIMITED and _piled_up(one, one.whole):
-        return f"has {one.at_limits:,} values at the limit of {one.whole}"
+    if summary.beyond_float32:
+        return f"has {summary.beyond_float32:,} values that are Inf as float32"
+    if summary.whole is not None and summary.at_limits >= _LIMITED and _piled_up(summary, summary.whole):
+        return f"has {summary.at_limits:,} values at the limit of {summary.whole}"
     return ""
 
 
-def _piled_up(one: ColumnSummary, whole: np.dtype[Any]) -> bool:
+def _piled_up(summary: ColumnSummary, whole: np.dtype[Any]) -> bool:
     """Whether the limit of the type is met more often than chance: images and masks in uint8 are full of 0 and 255."""
     if whole == np.uint8:
         return False
-    sample = one.values.sample()
+    sample = summary.values.sample()
     inner = sample[(sample > np.iinfo(whole).min) & (sample < np.iinfo(whole).max)]
-    return len(inner) > 0 and one.at_limits > 3 * max(1.0, one.count / max(len(np.unique(inner)), 1))
+    return len(inner) > 0 and summary.at_limits > 3 * max(1.0, summary.count / max(len(np.unique(inner)), 1))
 
 
-def _sentinel(one: ColumnSummary) -> str:
+def _sentinel(summary: ColumnSummary) -> str:
     """A usual sentinel that lies apart from all other values, by more than their whole range."""
-    if not one.is_number:
+    if not summary.is_number:
         return ""
-    span = one.high_without - one.low_without
-    for value, count in sorted(one.sentinels.items(), key=lambda item: -item[1]):
-        away = max(one.low_without - value, value - one.high_without)
+    span = summary.high_without - summary.low_without
+    for value, count in sorted(summary.sentinels.items(), key=lambda item: -item[1]):
+        away = max(summary.low_without - value, value - summary.high_without)
         if count >= 2 and span >= 0 and away > max(span, 1.0):
-            others = f"all others lie in {one.low_without:.4g} … {one.high_without:.4g}"
-            return f"is {value:g} in {count:,} of {one.count:,} values, {others}"
+            others = f"all others lie in {summary.low_without:.4g} … {summary.high_without:.4g}"
+            return f"is {value:g} in {count:,} of {summary.count:,} values, {others}"
     return ""
 
 
-def _constant(one: ColumnSummary) -> str:
-    if one.rows < _FEWEST or one.distinct is None or len(one.distinct) != 1 or one.nan or one.inf:
+def _constant(summary: ColumnSummary) -> str:
+    if summary.rows < _FEWEST or summary.distinct is None or len(summary.distinct) != 1 or summary.nan or summary.inf:
         return ""
-    return f"is {next(iter(one.distinct))!r:.40} in all {one.rows:,} rows"
+    return f"is {next(iter(summary.distinct))!r:.40} in all {summary.rows:,} rows"
 
 
-def _extreme(one: ColumnSummary) -> str:
-    if not one.is_number or one.rows < _FEWEST or not one.values.number or one.sentinels or one.beyond_float32:
+def _extreme(summary: ColumnSummary) -> str:
+    if (
+        not summary.is_number
+        or summary.rows < _FEWEST
+        or not summary.values.number
+        or summary.sentinels
+        or summary.beyond_float32
+    ):
         return ""
-    low, middle, high = np.quantile(one.values.sample(), (0.01, 0.5, 0.99))
+    low, middle, high = np.quantile(summary.values.sample(), (0.01, 0.5, 0.99))
     usual = max(high - low, 1e-9 * abs(middle))
-    lowest, highest = one.values.low, one.values.high
+    lowest, highest = summary.values.low, summary.values.high
     if high == low or max(highest - high, low - lowest) <= _FAR * usual:
         return ""
     value = highest if highest - high >= low - lowest else lowest

@@ -132,47 +132,47 @@ def _chunks(root: Path, some: list[Stored]) -> Iterator[Chunk]:
             yield chunk
 
 
-def _reader(stack: contextlib.ExitStack, root: Path, one: Stored) -> Callable[[int, int], Array]:
+def _reader(stack: contextlib.ExitStack, root: Path, stored: Stored) -> Callable[[int, int], Array]:
     """What reads rows of a file or member, from a row on, so many; in order."""
     opened: IO[bytes]
-    if one.member:
-        archive = stack.enter_context(zipfile.ZipFile(root / one.file))
-        opened = stack.enter_context(archive.open(one.member))
+    if stored.member:
+        archive = stack.enter_context(zipfile.ZipFile(root / stored.file))
+        opened = stack.enter_context(archive.open(stored.member))
     else:
-        opened = stack.enter_context((root / one.file).open("rb"))
-    read_header(opened, one.file, one.member, 1 << 62)
-    if not one.fortran:
-        return lambda _start, rows: _rows(opened, one, rows)
-    count = math.prod(one.shape)
-    if one.member:
-        flat: Array = np.frombuffer(opened.read(count * one.dtype.itemsize), one.dtype, count)
+        opened = stack.enter_context((root / stored.file).open("rb"))
+    read_header(opened, stored.file, stored.member, 1 << 62)
+    if not stored.fortran:
+        return lambda _start, rows: _rows(opened, stored, rows)
+    count = math.prod(stored.shape)
+    if stored.member:
+        flat: Array = np.frombuffer(opened.read(count * stored.dtype.itemsize), stored.dtype, count)
     else:
-        flat = np.memmap(root / one.file, one.dtype, "r", opened.tell(), (count,))
-    turned = flat.reshape(one.shape, order="F")
+        flat = np.memmap(root / stored.file, stored.dtype, "r", opened.tell(), (count,))
+    turned = flat.reshape(stored.shape, order="F")
     return lambda start, rows: np.ascontiguousarray(turned[start : start + rows])
 
 
-def _rows(opened: IO[bytes], one: Stored, rows: int) -> Array:
-    inner = one.shape[1:]
-    wanted = rows * math.prod(inner) * one.dtype.itemsize
+def _rows(opened: IO[bytes], stored: Stored, rows: int) -> Array:
+    inner = stored.shape[1:]
+    wanted = rows * math.prod(inner) * stored.dtype.itemsize
     content = opened.read(wanted)
     if len(content) < wanted:
-        raise ValueError(f"{one.member or one.file} ends before its last row")
-    return np.frombuffer(content, dtype=one.dtype).reshape(rows, *inner)
+        raise ValueError(f"{stored.member or stored.file} ends before its last row")
+    return np.frombuffer(content, dtype=stored.dtype).reshape(rows, *inner)
 
 
-def _columns(one: Stored, values: Array) -> Iterator[tuple[str, Column]]:
+def _columns(stored: Stored, values: Array) -> Iterator[tuple[str, Column]]:
     """A column for each feature where there are few, for each channel of images, and one for all otherwise."""
     if values.dtype.fields:
         for name in values.dtype.names or ():
-            yield f"{one.name}.{name}", Column(values[name])
+            yield f"{stored.name}.{name}", Column(values[name])
     elif values.ndim == 1:
-        yield one.name, Column(values)
+        yield stored.name, Column(values)
     elif values.ndim == 2 and values.shape[1] <= _MOST_COLUMNS:
         for place in range(values.shape[1]):
-            yield f"{one.name}[{place}]", Column(values[:, place])
+            yield f"{stored.name}[{place}]", Column(values[:, place])
     else:
-        yield from _by_channel(one.name, values)
+        yield from _by_channel(stored.name, values)
 
 
 def _by_channel(name: str, values: Array) -> Iterator[tuple[str, Column]]:

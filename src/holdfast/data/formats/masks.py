@@ -31,7 +31,7 @@ def recognise(listing: Listing, named: str | None) -> float | None:
     of_masks = {_key(path) for path in masks}
     together = len(stems & of_masks)
     one_each = any(
-        "/masks/" in path and f"/{path.split('/masks/')[0]}/images/" in f"/{one}" for path in masks[:1] for one in images
+        "/masks/" in path and f"/{path.split('/masks/')[0]}/images/" in f"/{image}" for path in masks[:1] for image in images
     )
     return 0.9 if (together and together >= 0.3 * len(stems)) or one_each else None
 

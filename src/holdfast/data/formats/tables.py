@@ -66,15 +66,17 @@ def _parquet(path: Path) -> Iterator[Any]:
 
     with pq.ParquetFile(path) as file:
         columns = range(file.metadata.num_columns)
-        described = [file.metadata.schema.column(one) for one in columns]
+        described = [file.metadata.schema.column(column) for column in columns]
         words = [one.path for one in described if one.physical_type == _WORDS]
     with pq.ParquetFile(path, read_dictionary=words) as file:  # equal words are stored once; so they are here
         for group in range(file.num_row_groups):  # all groups at once keep the whole file in memory
             of_group = file.metadata.row_group(group)
-            chunks = [of_group.column(one) for one in columns]
-            size = sum(max(int(one.total_uncompressed_size), 8 * int(one.num_values)) for one in chunks)  # runs take no bytes
+            chunks = [of_group.column(column) for column in columns]
+            size = sum(
+                max(int(chunk.total_uncompressed_size), 8 * int(chunk.num_values)) for chunk in chunks
+            )  # runs take no bytes
             rows = rows_at_once(size / max(1, of_group.num_rows))
-            deltas = any("DELTA_BYTE_ARRAY" in one.encodings for one in chunks)
+            deltas = any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks)
             for batch in file.iter_batches(batch_size=min(rows, _DELTA_ROWS) if deltas else rows, row_groups=[group]):
                 yield pa.Table.from_batches([batch]).flatten().combine_chunks().to_batches()[0] if batch.num_rows else batch
 
@@ -109,7 +111,7 @@ def _json_tables(path: Path, file: str, faults: list[Fault]) -> Iterator[Any]:
                 table = _json_table(rows.values())
             except pa.ArrowException:
                 wrong = {number: words for number, line in rows.items() if (words := _not_an_object(line))}
-                faults += [Fault("table-unreadable", file, *one) for one in wrong.items() if (file, one[0]) not in told]
+                faults += [Fault("table-unreadable", file, *item) for item in wrong.items() if (file, item[0]) not in told]
                 if len(faults) > _MOST_LINES:
                     raise ValueError(
                         f"more than {_MOST_LINES:,} lines cannot be read, up to line {done + len(lines):,}"

@@ -162,7 +162,7 @@ def _description(listing: Listing, named: str | None) -> str | None:
     all_of_them = [named] if named else listing.with_suffix(".yaml", ".yml")
     below = [path for path in all_of_them if path.endswith("/data.yaml")]
     files = [path for path in all_of_them if "/" not in path or path == named or below == [path]]
-    for path in sorted(files, key=lambda one: ("/" in one, one != "data.yaml")):
+    for path in sorted(files, key=lambda file: ("/" in file, file != "data.yaml")):
         if suffix(path) in (".yaml", ".yml"):
             settings = settings_of(listing.root / path)
             if ("names" in settings or "nc" in settings) and any(split in settings for split in _SPLITS):

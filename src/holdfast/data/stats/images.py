@@ -268,19 +268,19 @@ class _FolderOfMasks:
         """All masks of one image in this folder: one, or one for each object."""
         self._samples += 1
         self._one_each |= len(masks) > 1
-        covers: list[npt.NDArray[np.float64]] = [np.frombuffer(bytes.fromhex(one.cover), np.uint8) / 255.0 for one in masks]
+        covers: list[npt.NDArray[np.float64]] = [np.frombuffer(bytes.fromhex(mask.cover), np.uint8) / 255.0 for mask in masks]
         cover = np.minimum(1.0, np.sum(covers, axis=0)).reshape(_COVER, _COVER)
         self._cover += cover
         self._covered.add(split, [100 * cover.mean()] if cover.any() else [])
         self._empty += not cover.any()
         areas: list[int] = []
-        for one in masks:
-            self._facts.append(one._replace(file="", pixels=(), cover=""))
-            pixels = dict(zip(one.values, one.pixels, strict=True))
+        for mask in masks:
+            self._facts.append(mask._replace(file="", pixels=(), cover=""))
+            pixels = dict(zip(mask.values, mask.pixels, strict=True))
             object_pixels = [count for value, count in pixels.items() if value > 0]
             areas += [sum(object_pixels)] if len(masks) > 1 else object_pixels
             self._pixels.setdefault(split, Counter()).update(pixels)
-            self._images.update(one.values)
+            self._images.update(mask.values)
         self._objects.add(split, [len(areas)])
         self._sizes.add(split, [area**0.5 for area in areas if area])
 

@@ -120,7 +120,7 @@ def _plot(name: str, values: Array, usual: tuple[float, float] | None, bad: bool
     low, high = (float(ends.min()), float(ends.max())) if ends.size else (0.0, 0.0)
     low, high = (low, high) if high > low else (low - 1, high + 1)
     rows = values.reshape(1, -1) if series is None else series
-    drawn = [_path(one, low, high, bars=series is None) for one in rows]
+    drawn = [_path(row, low, high, bars=series is None) for row in rows]
     paths = [(hexed(colour_of(place)), path) for place, (path, _) in enumerate(drawn)]
     paths += [(_NOT, odd) for _, odd in drawn if odd]
     wide = max(1.0, 0.8 * _WIDE / max(1, rows.shape[1])) if series is None else 1.0

@@ -58,7 +58,7 @@ def shapes_of(
         bad, tiny = line in bad_lines, min((right - left) * across, (bottom - top) * down) < _TINY
         middle = _near((left + right) / 2 * across), _near((top + bottom) / 2 * down)
         shapes.append(Shape(points, name(kind), hexed(colour(kind)), bad, middle if bad and tiny else None))
-    return tuple(sorted(shapes, key=lambda one: one.bad))
+    return tuple(sorted(shapes, key=lambda shape: shape.bad))
 
 
 def _near(value: float) -> float:

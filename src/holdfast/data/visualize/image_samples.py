@@ -36,7 +36,7 @@ class _Choice:
     def __init__(self, data: ImageSet, facts: list[Facts], report: Report, wish: Wish) -> None:
         self._data, self._facts, self._report, self._wish = data, facts, report, wish
         masks: dict[str, list[MaskFacts]] = {}
-        for mask in (mask for one in facts for mask in one.masks):
+        for mask in (mask for fact in facts for mask in fact.masks):
             masks.setdefault(folder_of_masks(mask.file), []).append(mask)
         self._kinds = {folder: kind_of_masks(some, folder) for folder, some in masks.items()}
         met = dict.fromkeys(kind for one in range(len(facts)) for kind, _ in self._classes(one))
@@ -49,7 +49,7 @@ class _Choice:
             for file in dict.fromkeys((entry.image, entry.own_label, *entry.masks)):
                 self._of_file.setdefault(file or "", []).append(number)
         self._faults: dict[tuple[str, str], list[Fault]] = {}
-        for fault in (*data.faults, *(fault for one in facts for fault in one.faults)):
+        for fault in (*data.faults, *(fault for fact in facts for fault in fact.faults)):
             self._faults.setdefault((fault.code, fault.file), []).append(fault)
 
     def groups(self) -> list[Group]:
@@ -78,14 +78,14 @@ class _Choice:
                 self._mark(one, mark)
         return list(units)
 
-    def _mark(self, one: Hashable, mark: Mark) -> None:
-        marks = self._marks.setdefault(one, [])
+    def _mark(self, which: Hashable, mark: Mark) -> None:
+        marks = self._marks.setdefault(which, [])
         if mark not in marks:
             marks.append(mark)
 
     def _words(self, problem: Problem, file: str) -> str:
         faults = self._faults.get((problem.code, file), ())
-        details = [f"line {one.line}: {one.detail}" if one.line and one.detail else one.detail for one in faults]
+        details = [f"line {fault.line}: {fault.detail}" if fault.line and fault.detail else fault.detail for fault in faults]
         more = f" (and {len(details) - _TOLD:,} more)" if len(details) > _TOLD else ""
         return "; ".join(details[:_TOLD]) + more if any(details) else kind_words(problem)
 
@@ -129,17 +129,17 @@ class _Choice:
     def _names(self, number: int) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self._data.class_name(key) for key, _ in self._classes(number)))
 
-    def _sample(self, one: Hashable) -> Sample:
-        marks = self._marks.get(one, [])
-        if isinstance(one, str):  # there is nothing to draw, but it is told
-            return Sample(one, "", partial(words_instead, "a label without an image", one), marks=marks)
-        assert isinstance(one, int)
-        entry, facts = self._data.entries[one], self._facts[one]
+    def _sample(self, which: Hashable) -> Sample:
+        marks = self._marks.get(which, [])
+        if isinstance(which, str):  # there is nothing to draw, but it is told
+            return Sample(which, "", partial(words_instead, "a label without an image", which), marks=marks)
+        assert isinstance(which, int)
+        entry, facts = self._data.entries[which], self._facts[which]
         legend = []
-        for key, count in self._classes(one):
+        for key, count in self._classes(which):
             name = self._data.class_name(key)
             colour = hexed(colour_of(self._places[key])) if self._data.format != "image-folder" else ""
             legend.append((f"{name}: {count:,}" if count and self._data.has_boxes else name, colour))
         size = f"{facts.width} × {facts.height}" if facts.width else ""
         draw = partial(self._drawing.tile, entry, facts.faults)
-        return Sample(entry.image, entry.split, draw, self._names(one), tuple(legend), size, marks)
+        return Sample(entry.image, entry.split, draw, self._names(which), tuple(legend), size, marks)

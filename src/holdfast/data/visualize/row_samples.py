@@ -77,7 +77,7 @@ class RowSamples:
             ]
             suspects += [Suspects(problem.code, problem.severity, list(units))] if units else []
         codes = [problem.code for problem in self.report.problems]
-        suspects.sort(key=lambda one: codes.index(one.code))
+        suspects.sort(key=lambda suspect: codes.index(suspect.code))
         classes = self.wish.classes
         rest = {key: [row for _, row in some] for key, some in self._buckets.items() if not classes or key[0] in classes}
         only = bool(self.wish.findings) and bool(suspects)
@@ -97,14 +97,14 @@ class RowSamples:
             if problem.code in _OF_FILES and self.wish.wants(problem) and not self.wish.classes
         ]
 
-    def other(self, one: Hashable) -> Sample:
+    def other(self, which: Hashable) -> Sample:
         """The sample of one of those; there is no row to draw."""
-        assert isinstance(one, _BadFile)
-        problem = self.report.problems[one.problem]
+        assert isinstance(which, _BadFile)
+        problem = self.report.problems[which.problem]
         file, _, words = problem.example.partition(": ")
-        words = words if file == one.file else kind_words(problem)
+        words = words if file == which.file else kind_words(problem)
         marks = [Mark(problem.code, problem.severity, words)]
-        return Sample(one.file, "", partial(words_instead, "cannot be read", words), marks=marks)
+        return Sample(which.file, "", partial(words_instead, "cannot be read", words), marks=marks)
 
     def name(self, row: Row) -> str:
         """What a row is called."""
@@ -308,13 +308,13 @@ class DatasetSamples(RowSamples):
             if parts and parts[1] in self._sets:
                 yield Direct(parts[1], int(parts[2])), details.get(file, "")
 
-    def other(self, one: Hashable) -> Sample:
+    def other(self, which: Hashable) -> Sample:
         """A sample that is named by its place."""
-        assert isinstance(one, Direct)
-        marks = self._named[one]
+        assert isinstance(which, Direct)
+        marks = self._named[which]
         lost = next((mark.words for mark in marks if mark.code == _LOST), None)
-        draw = partial(self._drawn, one, {}) if lost is None else partial(words_instead, "raises", lost)
-        return Sample(one.name, one.split, draw, marks=marks)
+        draw = partial(self._drawn, which, {}) if lost is None else partial(words_instead, "raises", lost)
+        return Sample(which.name, which.split, draw, marks=marks)
 
     def drawing(self, row: Row, values: Values, bad: set[str]) -> Callable[[], Tile]:
         """A sample that was chosen as a row; one that cannot be read again is drawn from its columns."""
@@ -331,7 +331,7 @@ class DatasetSamples(RowSamples):
             return words_instead("raises", f"{type(error).__name__}: {error}")
         values = dict(named_values("", sample))
         things = _things(sample)
-        planes = next((planes for one in values.values() if (planes := as_planes(np.asarray(one))) is not None), None)
+        planes = next((planes for value in values.values() if (planes := as_planes(np.asarray(value))) is not None), None)
         if things is None or planes is None:
             return row_tile(values or row, {}, ())
         picture = as_image(planes)

@@ -130,7 +130,7 @@ class Wish:
 
     def wants_class(self, classes: tuple[str, ...]) -> bool:
         """Whether a sample with these classes is wanted."""
-        return not self.classes or any(one in self.classes for one in classes)
+        return not self.classes or any(class_ in self.classes for class_ in classes)
 
     def wants(self, problem: Problem) -> bool:
         """Whether samples with this problem are wanted."""
