@@ -11,10 +11,10 @@ from pathlib import Path
 
 import ray
 import torch
-from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig, get_checkpoint
+from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_model
 
-from holdfast.integrations.ray import watched
+from holdfast.integrations.ray import get_checkpoint, report, watched
 
 EPOCHS, STEPS = 6, 20
 
@@ -49,7 +49,7 @@ def train_func(config: dict[str, str]) -> None:
                     whole = (Path(path) / "state.pt").read_bytes()
                     (Path(path) / "state.pt").write_bytes(whole[: len(whole) // 2])
             given = Checkpoint.from_directory(path) if rank == 0 else None
-            ray.train.report({"val_loss": float(loss), "epoch": epoch}, checkpoint=given)
+            report({"val_loss": float(loss), "epoch": epoch}, checkpoint=given)
         if epoch == 2 and rank == 1 and not (folder / "killed").exists():
             (folder / "killed").touch()
             os.kill(os.getpid(), signal.SIGKILL)

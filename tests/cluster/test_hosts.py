@@ -258,3 +258,32 @@ def test_ranks_that_torchrun_restarts_itself_resume_from_the_same_checkpoint(
     check_same(job.result(), undisturbed)
     (row,) = (row for row in job.rows("action") if row.get("action") == "restart")
     assert row["by"] == "torchrun" and row["checkpoint_step"] >= 10, row
+
+
+def worlds_in(job: Job) -> list[tuple[int, int]]:
+    """Of each start of rank 0: how many ranks there were, and the last step that it made."""
+    files = sorted((job.seen / "out").glob("*-0-*.jsonl"), key=lambda path: float(path.name.partition("-")[0]))
+    steps = [path.read_text().splitlines() for path in files]
+    return [
+        (int(path.name.split("-")[1]), json.loads(rows[-1])["step"] if rows else 0)
+        for path, rows in zip(files, steps, strict=True)
+    ]
+
+
+def test_with_elastic_torchrun_a_node_leaves_the_other_trains_on_and_it_joins_again(
+    hosts: list[Host], undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    elastic = ("--nnodes", "1:2", "--max-restarts", "3", "--rdzv-conf", "last_call_timeout=5")
+    job = Job(hosts, tmp_path, SAVES, "out", "6", "1.0", torchrun=elastic)
+    job.wait_for_steps(7)
+    hosts[1].power_off()
+    wait_for(lambda: worlds_in(job)[-1][0] == 2 and worlds_in(job)[-1][1] >= 12, job.log)
+    hosts[1].power_on()
+    job.processes[1] = job.start(hosts[1])
+    check_same(job.result(), undisturbed)
+    worlds = [world for world, _ in worlds_in(job)]
+    assert worlds[0] == 4 and 2 in worlds and worlds[-1] == 4, worlds
+    resumed = [row["checkpoint_step"] for row in job.rows("action") if row.get("action") == "restart"]
+    assert len(resumed) == len(worlds) - 1 and all(step is not None and step >= 5 for step in resumed), job.log()
+    lost = [row for row in job.rows("finding") if row["severity"] == "critical"]
+    assert lost and "node1" in json.dumps(lost[0]), job.log()

@@ -136,10 +136,17 @@ def _set_up(finding: Finding) -> str:
 
 def _replicas(finding: Finding) -> str:
     evidence = finding.evidence
-    who = [f"{', '.join(evidence[how])} {how}" for how in ("left", "joined") if evidence.get(how)]
-    change = " and ".join(who) or "the quorum changed"
+    names = {how: ", ".join(map(_replica, evidence[how])) for how in ("left", "joined") if evidence.get(how)}
+    change = " and ".join(f"{who} {how}" for how, who in names.items()) or "the quorum changed"
     lost = f"it cost {_seconds(evidence['seconds'])} and {count(int(evidence['batches']), 'batch', 'batches')}"
-    return f"{change} before step {finding.step:,}; {count(int(evidence['replicas']), 'replica')} continue; {lost}"
+    num_replicas = int(evidence["replicas"])
+    return f"{change} before step {finding.step:,}; {count(num_replicas, 'replica')} train{'s' * (num_replicas == 1)} on; {lost}"
+
+
+def _replica(replica_id: str) -> str:
+    """torchft appends a UUID to the name of a replica at each of its starts: eight letters of it are enough."""
+    name, _, start = replica_id.rpartition(":")
+    return f"{name}:{start[:8]}" if name else replica_id
 
 
 def _late(finding: Finding) -> str:

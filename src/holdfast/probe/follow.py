@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from holdfast.probe.pieces import numbers, parquet_path
 from holdfast.probe.rows import Column, _empty, _from_parquet, _from_segment, _kind, _text, in_order
 from holdfast.signals.run_folder import printed_folder
 from holdfast.signals.schema import Kind
-from holdfast.signals.segment import Segment, segment_path
+from holdfast.signals.segment import Segment, has_only, segment_path
 
 
 class Follower:
@@ -47,11 +48,14 @@ class _PartFollower:
     def __init__(self, folder: Path, table: str, columns: Sequence[str]) -> None:
         self._folder, self._table, self._columns = folder, table, tuple(columns)
         self.number, self.read = 0, 0
+        self._none = _no_rows(table, self._columns)
+        self._path = (-1, "")  # of the current file, with its number
 
     def new_rows(self, at_most: int = 4096) -> dict[str, Column]:
         """The rows since the last call, oldest first and no more than about `at_most`; see `last_rows` for their form."""
-        parts = [{name: _empty(0, self._table, name) for name in self._columns}]
-        num_rows = 0
+        if has_only(self._current(), self.read):
+            return self._none
+        parts, num_rows = [self._none], 0
         while num_rows < at_most:
             part, over = self._take(at_most - num_rows)
             if part is not None:
@@ -59,9 +63,16 @@ class _PartFollower:
                 num_rows += len(part[self._columns[0]])
             if not over:
                 break
-        joined = {name: np.concatenate([part[name] for part in parts]) for name in self._columns} if num_rows else parts[0]
+        if not num_rows:
+            return self._none
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in self._columns}
         is_text = {name: _kind(self._table, name) is Kind.STRING for name in self._columns}
-        return {name: _text(self._folder, values) if num_rows and is_text[name] else values for name, values in joined.items()}
+        return {name: _text(self._folder, values) if is_text[name] else values for name, values in joined.items()}
+
+    def _current(self) -> str:
+        if self._path[0] != self.number:
+            self._path = self.number, str(segment_path(self._folder / self._table, self.number))
+        return self._path[1]
 
     def _take(self, at_most: int) -> tuple[dict[str, Column] | None, bool]:
         """Rows of the current file, and whether it is used up and another one follows."""
@@ -96,3 +107,8 @@ class _PartFollower:
     def _follows(self, folder: Path, segment: Segment) -> bool:
         """A segment that was full but not sealed when we looked (its writer may have died between the two)."""
         return self.read >= segment.capacity and segment_path(folder, self.number + 1).exists()
+
+
+@functools.cache  # one for thousands of ranks
+def _no_rows(table: str, columns: tuple[str, ...]) -> dict[str, Column]:
+    return {name: _empty(0, table, name) for name in columns}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,6 +75,7 @@ def _last_rows(folder: Path, table: str, columns: Sequence[str], count: int) -> 
     return {name: _text(folder, values) if _kind(table, name) is Kind.STRING else values for name, values in joined.items()}
 
 
+@functools.cache
 def _kind(table: str, column: str) -> Kind:
     return next(one.kind for one in TABLES[table].columns if one.name == column)
 

@@ -60,6 +60,7 @@ class Judge:
         self._on_trouble = on_trouble
         self._journal, self._out = JournalReader(run.journal.path), PatientJournal(run.journal, on_trouble)
         self._courses: dict[int, Course] = {}
+        self._listed: list[Recording] = []
         self._resumes: ResumeWatches | None = ResumeWatches(run)
         self._tables: TableWatches | None = TableWatches()
         self._queued: _QueuedAction | None = None
@@ -131,7 +132,11 @@ class Judge:
         return self._run.recordings() if self._run.path.is_dir() else []
 
     def _find_courses(self) -> None:
-        for recording in self._recordings():
+        recordings = self._recordings()
+        if recordings is self._listed:  # the same list as long as nothing changes
+            return
+        self._listed = recordings
+        for recording in recordings:
             course = self._courses.get(recording.part)
             if course is None:
                 self._courses[recording.part] = Course(recording)

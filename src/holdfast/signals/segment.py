@@ -20,6 +20,7 @@ import functools
 import json
 import mmap
 import os
+import struct
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ from holdfast.signals.schema import Column, Kind, Table
 MAGIC = b"HOLDFST1"
 HEADER_BYTES = 4096
 _DESCRIPTION_AT = 64
+_COUNTERS = struct.Struct("<8s5Q")
 SUFFIX = ".seg"
 
 
@@ -159,6 +161,21 @@ class Segment:
                 start = HEADER_BYTES + index * self.capacity * 8
                 return np.frombuffer(self._map, column.kind.dtype, count=self.rows, offset=start)
         raise KeyError(name)
+
+
+def has_only(path: str, rows: int) -> bool:
+    """Whether a segment still has so many rows and room for more: read from its header, without mapping the file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        magic, capacity, _, _, published, sealed = _COUNTERS.unpack(os.pread(descriptor, _COUNTERS.size, 0))
+    except (OSError, struct.error):
+        return False
+    finally:
+        os.close(descriptor)
+    return bool(magic == MAGIC and published == rows < capacity and not sealed)
 
 
 def _reserve(descriptor: int, size: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.inside.policy import Policy
 from holdfast.probe.niceness import be_nice
-from holdfast.signals.many_ranks import MANY_RANKS, pause_after
+from holdfast.signals.many_ranks import MANY_RANKS
 from holdfast.signals.pulse import read_pulse
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.trouble import Trouble
@@ -31,7 +31,7 @@ class Judging:
     def __init__(self, run: RunFolder, trouble: Trouble, *, hurry: threading.Event) -> None:
         self._run, self._trouble, self._hurry = run, trouble, hurry
         self._heals = allowed_in(run).heals
-        self._steps_seen = self._num_ranks = 0
+        self._steps_seen = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="holdfast-judging", daemon=True)
 
@@ -59,12 +59,10 @@ class Judging:
                 return
             judge = make_judge(self._run, self._trouble)  # first, or on a busy machine the last look comes too late
             be_nice()
-            seconds, pause = _EVERY_SECONDS, 0.0
-            while not self._stop.wait(max(seconds, pause)):
-                started = time.thread_time()
+            seconds = _EVERY_SECONDS
+            while not self._stop.wait(seconds):
                 self._look(judge)
                 seconds = self._until_next(seconds)
-                pause = pause_after(time.thread_time() - started, self._num_ranks)
             self._look(judge, act=False)
         except Exception as error:  # noqa: BLE001 - the training continues without judgement
             self._trouble.step_back("judging the run", error)
@@ -78,9 +76,7 @@ class Judging:
 
     def _until_next(self, seconds: float) -> float:
         """Seconds until the next look, after one that came `seconds` after the one before it."""
-        recordings = trainings(self._run)
-        self._num_ranks = len(recordings)
-        steps = self._steps(recordings[:MANY_RANKS]) if self._heals else 0
+        steps = self._steps(trainings(self._run)[:MANY_RANKS]) if self._heals else 0
         new, self._steps_seen = steps - self._steps_seen, steps
         if new > _MANY_STEPS:
             return max(_HURRIED_SECONDS, seconds / 2)

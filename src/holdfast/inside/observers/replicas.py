@@ -1,7 +1,7 @@
 """torchft: which replica left or joined, at which step, and what that cost.
 
 torchft logs every change of its quorum and every commit (`torchft_quorums`, `torchft_commits`). Who takes part
-is asked of the lighthouse, in a thread of its own.
+is asked of the lighthouse, in a thread of its own: the members of its newest quorum are compared with those of the one before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 _QUORUMS, _COMMITS = "torchft_quorums", "torchft_commits"
-_REPLICA = re.compile(r"[\w.-]*:?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_MEMBER = re.compile(r"<b>([^<]+)</b>")
 _ASK_SECONDS = 5.0
 
 
@@ -81,9 +81,11 @@ class Replicas(logging.Filter):
 
 
 def _members() -> set[str]:
-    """The replicas in the newest quorum, as the lighthouse's status page lists them."""
+    """The replicas in the newest quorum, from the lighthouse's status page, which goes on to list the heartbeats of dead ones."""
+    import html
     import urllib.request
 
     address = os.environ["TORCHFT_LIGHTHOUSE"].rstrip("/")
     with urllib.request.urlopen(f"{address}/status", timeout=_ASK_SECONDS) as answer:
-        return set(_REPLICA.findall(answer.read().decode()))
+        quorum = answer.read().decode().partition("<h2>Heartbeats")[0]
+    return {html.unescape(replica) for replica in _MEMBER.findall(quorum)}
