@@ -207,7 +207,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--only-training", action="append", default=[], help="may be given several times")
     parser.add_argument("--only-fault", action="append", default=[], help="may be given several times")
     parser.add_argument("--only-policy", choices=POLICIES, help="one of the two")
-    parser.add_argument("--seeds", type=int, default=3, help="how many seeds, from 0")
+    parser.add_argument("--seeds", type=int, default=3, help="how many seeds")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--no-healthy", action="store_true", help="without the healthy runs beside the course")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append a JSON object for each result")
     parser.add_argument("--resume-from", type=Path, metavar="FILE", help="do not run again what this file has")
@@ -228,9 +229,10 @@ def plan(given: argparse.Namespace) -> list[Stretch]:
 
     names = given.only_training or every_training(gpu=torch.cuda.is_available())
     policies = (given.only_policy,) if given.only_policy else POLICIES
-    planned = list(stretches(names, policies, range(given.seeds), given.only_fault))
+    seeds = range(given.first_seed, given.first_seed + given.seeds)
+    planned = list(stretches(names, policies, seeds, given.only_fault))
     if not given.no_healthy and not given.only_fault:
-        planned += healthy(names, range(given.seeds), zoo=not given.only_training)
+        planned += healthy(names, seeds, zoo=not given.only_training)
     return planned
 
 

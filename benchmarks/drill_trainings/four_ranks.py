@@ -1,4 +1,4 @@
-"""Ranks learn digits together by DDP over gloo: torchrun --nproc-per-node 4 four_ranks.py mlp|cnn|rnn [--resume last.pt]."""
+"""Ranks learn digits together by DDP over gloo: torchrun --nproc-per-node 4 four_ranks.py mlp|cnn|rnn|attention [--resume last.pt]."""
 
 from __future__ import annotations
 
@@ -30,8 +30,24 @@ class Rows(nn.Module):
         return self.head(self.drop(self.reader(images.reshape(-1, 8, 8))[0][:, -1]))
 
 
+class Attention(nn.Module):
+    """Attends from each row of an image to all others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.place = nn.Linear(8, 32), nn.Parameter(torch.zeros(8, 32))
+        self.layer = nn.TransformerEncoderLayer(32, 4, dim_feedforward=64, dropout=0.1, batch_first=True, norm_first=True)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """The logits."""
+        return self.head(self.layer(self.embed(images.reshape(-1, 8, 8)) + self.place).mean(1))
+
+
 def make(kind: str) -> nn.Module:
     """The network."""
+    if kind == "attention":
+        return Attention()
     if kind == "rnn":
         return Rows()
     if kind == "cnn":

@@ -100,6 +100,20 @@ def test_trouble_is_recorded_when_the_full_disk_has_room_again(small_disk: Path,
     assert len(again) < 3, "at every doubling"
 
 
+def test_a_folder_that_becomes_read_only_and_stays_so_is_reported_on_the_terminal(small_disk: Path, tmp_path: Path) -> None:
+    words = ("--folder", "disk", "--name", "a", PYTHON, "-c", "input(); print('trained')")
+    with start(tmp_path, *words, stdin=subprocess.PIPE) as process:
+        assert process.stdin and process.stdout and process.stderr
+        process.stderr.readline()
+        wait_until((small_disk / "a/run.json").exists)
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(small_disk)], check=True)
+        process.stdin.write("go\n")
+        process.stdin.close()
+        assert process.stdout.read() == "trained\n"
+        assert "record of a is incomplete" in process.stderr.read()
+    assert process.returncode == 0
+
+
 def test_a_run_folder_that_is_removed_under_way_costs_nothing_but_itself(tmp_path: Path) -> None:
     script = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)\nsys.exit(9)"
     with start(tmp_path, PYTHON, "-c", script, stdin=subprocess.PIPE) as process:

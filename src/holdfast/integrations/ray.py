@@ -45,7 +45,7 @@ def watched(train_func: Callable[..., Any], **options: Any) -> Callable[..., Any
 
 
 def report(metrics: dict[str, Any], checkpoint: Checkpoint | None = None, **kwargs: Any) -> None:
-    """`ray.train.report`; the metrics are recorded, and Ray gets no checkpoint that is torn or not finite: it keeps the one before."""
+    """`ray.train.report`; the metrics are recorded, and a checkpoint that is torn or not finite is not passed on to Ray."""
     _worker.evaluated(metrics)
     if checkpoint is not None:
         with checkpoint.as_directory() as folder:

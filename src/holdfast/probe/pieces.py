@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.errors import DamagedSegment
-from holdfast.signals.segment import HEADER_BYTES, MAGIC, SUFFIX, Segment
+from holdfast.signals.segment import HEADER_BYTES, MAGIC, SUFFIX, Segment, has_only
 
 PARQUET = ".parquet"
 
@@ -90,6 +90,15 @@ def open_pieces(folder: Path) -> Pieces:
         else:
             _open_one(pieces, folder, number, is_newest=number >= newest)
     return pieces
+
+
+def newest_raw(folder: Path) -> str | None:
+    """The newest segment that has rows, if it is still raw: what most of thousands of ranks have. None: look at all files."""
+    for number, kind in sorted(_listed(folder).items(), reverse=True):
+        path = f"{folder}/{number:06d}{SUFFIX}"
+        if kind != SUFFIX or not has_only(path, 0):  # else it was made ready, and is not used yet
+            return path if kind == SUFFIX else None
+    return None
 
 
 def newest_first(folder: Path) -> Iterator[tuple[int, Segment | Path]]:

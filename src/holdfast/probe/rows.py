@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.probe.pieces import newest_first
+from holdfast.errors import DamagedSegment
+from holdfast.probe.pieces import newest_first, newest_raw
 from holdfast.signals.run_folder import printed_folder
 from holdfast.signals.schema import TABLES, Kind
 from holdfast.signals.segment import Segment
@@ -39,6 +41,11 @@ class NewestRow(NamedTuple):
 
 def newest_row(folder: Path, table: str, columns: Sequence[str]) -> NewestRow | None:
     """The newest row of a table without text, from one file; None if it has none."""
+    if (newest := newest_raw(folder / table)) is not None:
+        with contextlib.suppress(OSError, DamagedSegment):
+            segment = Segment(Path(newest))
+            if segment.rows and not segment.sealed:
+                return NewestRow({name: segment.column(name)[-1:] for name in columns}, sealed=False)
     sealed = True
     for _, piece in newest_first(folder / table):
         if isinstance(piece, Segment):

@@ -105,16 +105,20 @@ class Launch:
 
 
 class RunInfo:
-    """Changes to `run.json` from several threads of this process; a disk that refuses is ignored."""
+    """Changes to `run.json` from several threads of this process; a disk that refuses raises nothing."""
 
     def __init__(self, run: RunFolder) -> None:
         self._run, self._lock = run, threading.Lock()
 
-    def note(self, **changes: Any) -> None:
-        """Set some fields."""
-        with self._lock, contextlib.suppress(OSError):
-            if self._run.info():
-                self._run.update_info(**changes)
+    def note(self, **changes: Any) -> OSError | None:
+        """Set some fields; returns the error of a disk that refuses."""
+        with self._lock:
+            try:
+                if self._run.info():
+                    self._run.update_info(**changes)
+            except OSError as error:
+                return error
+        return None
 
 
 def prepare(command: Command, settings: Settings) -> Launch:

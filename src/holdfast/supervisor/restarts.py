@@ -171,8 +171,14 @@ class Restarts:
                 "finding", code="process-died", severity="info", step=post_mortem.ended.step or 0, evidence=evidence
             )
 
-    def say(self) -> None:
-        """Print what there is to say, after all that the command has printed: how it ended, or what was wrong before it did."""
+    def say(self, refused: OSError | None = None) -> None:
+        """Print what there is to say, after all that the command has printed: how it ended, or what was wrong before it did.
+
+        `refused`: the run folder could not be written at the end.
+        """
+        if refused is not None and self._run.path.is_dir():
+            where = f"{self._run.path} is not writable ({refused.strerror})"
+            _print(f"holdfast: the record of {self._run.name} is incomplete: {where}")
         if self._words:
             _print("\n".join(self._words))
             return

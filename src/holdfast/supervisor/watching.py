@@ -99,13 +99,14 @@ def _run_watched(launch: Launch, run: RunFolder) -> int:
         if leader is not None:
             leader.over(code)
         code = preemption.exit_code(code) if preemption else code
-        info.note(ended=time.time(), exit_code=code)
+        if (refused := info.note(ended=time.time(), exit_code=code)) is not None:
+            trouble.step_back("writing run.json", refused)
         later.join(_FACTS_SECONDS)
         printed.finish()
         log.close(_LOG_SECONDS)
         if held:
             _leave_to_drain(held, log.path, signals)
-    restarts.say()
+    restarts.say(refused)
     outside.senders.say_left()
     if outside.busy:
         os._exit(code)  # ending the interpreter under a thread that writes Parquet can crash, and the code would be lost

@@ -16,10 +16,10 @@ class FolderReadOnly(Fault):
     """The run folder is mounted over itself, for reading only; `strength` is in seconds."""
 
     code = "folder-read-only"
-    description = "the run folder is read-only for 10 s"
+    description = "the run folder is read-only for 5 s"
     expected = Expected(findings=("holdfast-degraded", "checkpoint-not-saved", "disk-full"), survivable=True, info_is_enough=True)
     needs = ("ranks",)
-    strength = 10.0
+    strength = 5.0
 
     def update(self, context: FaultContext) -> None:
         """Between two steps."""
