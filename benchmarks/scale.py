@@ -179,15 +179,17 @@ def outside(path: Path, seconds: float) -> None:
 
 
 def command(what: str, words: list[str], at_most: float) -> Iterator[Measured]:
-    """A command as a person types it: its seconds, the best of three on a machine that others use, and its memory."""
+    """A command as a person types it: its seconds and CPU seconds, the best of three, and its memory."""
     code = (
         "import resource, subprocess, sys, time; s = time.perf_counter(); subprocess.run(sys.argv[1:], check=True, stdout=-3); "
     )
-    code += "print(time.perf_counter() - s, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1000)"
+    code += "s = time.perf_counter() - s; r = resource.getrusage(resource.RUSAGE_CHILDREN); "
+    code += "print(s, r.ru_utime + r.ru_stime, r.ru_maxrss / 1000)"
     words = [sys.executable, "-c", code, sys.executable, "-m", "holdfast", *words]
     tries = [subprocess.run(words, check=True, capture_output=True, text=True).stdout.split() for _ in range(3)]
-    seconds, memory = min(float(one[0]) for one in tries), max(float(one[1]) for one in tries)
+    seconds, cpu, memory = (pick(float(one[at]) for one in tries) for at, pick in enumerate((min, min, max)))
     yield Measured(what=what, value=seconds, unit="s", at_most=at_most)
+    yield Measured(what=f"{what}: CPU time", value=cpu, unit="s")
     yield Measured(what=f"{what}: memory", value=memory, unit="MB", at_most=1000.0)
 
 

@@ -1,4 +1,4 @@
-"""Ranks learn digits together by DDP over gloo: torchrun --nproc-per-node 4 four_ranks.py mlp|cnn|rnn|attention [--resume last.pt]."""
+"""Ranks learn digits together by DDP over gloo: four_ranks.py mlp|cnn|rnn|attention [--resume last.pt]."""
 
 from __future__ import annotations
 
