@@ -48,9 +48,7 @@ def report(metrics: dict[str, Any], checkpoint: Checkpoint | None = None, **kwar
     """`ray.train.report`; the metrics are recorded, and a checkpoint that is torn or not finite is not passed on to Ray."""
     _worker.evaluated(metrics)
     if checkpoint is not None:
-        with checkpoint.as_directory() as folder:
-            if _worker.run is not None:
-                _worker.run.saved(folder)
+        with checkpoint.as_directory() as folder:  # often a temporary one, so it is verified now
             checkpoint = checkpoint if _clean(folder) else None
     ray.train.report(metrics, checkpoint=checkpoint, **kwargs)
 
@@ -64,7 +62,7 @@ def get_checkpoint() -> Checkpoint | None:
     folders = [Path(newest.path), *sorted(before, key=lambda path: path.stat().st_mtime, reverse=True)]
     found = next((folder for folder in folders if _clean(folder)), None)
     if found is not None and _worker.run is not None:
-        _worker.run.resumed(found)
+        _worker.run.resumed(found, step=0)  # the steps of this run count from 0
     return None if found is None else Checkpoint.from_directory(str(found))
 
 
