@@ -84,11 +84,14 @@ def open_pieces(folder: Path) -> Pieces:
     listed = _listed(folder)
     last = max(listed, default=-1)
     newest = last + 1 if last >= 0 and _exists(folder, last + 1) else last
-    for number in range(last + 2 if listed else 0):
-        if listed.get(number) == PARQUET:
+    for number in range(newest + 1):
+        kind = listed.get(number)
+        if kind == PARQUET:
             pieces.parquet.append((number, parquet_path(folder, number)))
+        elif kind == SUFFIX and number and has_only(f"{folder}/{number:06d}{SUFFIX}", 0):
+            pieces.half_made = True  # made ready, and not used yet
         else:
-            _open_one(pieces, folder, number, is_newest=number >= newest)
+            _open_one(pieces, folder, number, is_newest=number >= newest, is_raw=kind == SUFFIX)
     return pieces
 
 
@@ -110,9 +113,10 @@ def newest_first(folder: Path) -> Iterator[tuple[int, Segment | Path]]:
         yield from one.parquet
 
 
-def _open_one(pieces: Pieces, folder: Path, number: int, *, is_newest: bool) -> None:
+def _open_one(pieces: Pieces, folder: Path, number: int, *, is_newest: bool, is_raw: bool = False) -> None:
+    """`is_raw`: a listing has just shown that there is no Parquet file."""
     parquet, path = parquet_path(folder, number), folder / f"{number:06d}{SUFFIX}"
-    if parquet.exists():
+    if not is_raw and parquet.exists():
         pieces.parquet.append((number, parquet))
         return
     try:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -179,8 +180,14 @@ class TableFiles:
         schema = pa.schema([self.full_schema.field(name) for name in columns])
         owned = [one for one in self.owner_fields if one.name in columns]
         measured = pa.schema([self.schema.field(name) for name in columns if name in self.schema.names])
-        parts = [_part(owner, pieces, owned, measured).select(columns) for owner, pieces in self.owners if pieces.segments]
-        return pa.concat_tables(parts) if parts else schema.empty_table()
+        live = [(owner, pieces) for owner, pieces in self.owners if pieces.segments]
+        if not live:
+            return schema.empty_table()
+        rows = pa.concat_tables([read_live(owner.folder, pieces, measured) for owner, pieces in live])
+        counts = [sum(segment.rows for _, segment in pieces.segments) for _, pieces in live]
+        whose = pa.array(np.repeat(np.arange(len(live)), counts))
+        owners = {one.name: pa.array([getattr(owner, one.name) for owner, _ in live], one.type).take(whose) for one in owned}
+        return pa.Table.from_arrays([owners[name] if name in owners else rows.column(name) for name in columns], schema=schema)
 
     def _load_distant(self, columns: list[str]) -> pa.Table:
         schema = pa.schema([self.full_schema.field(name) for name in columns])
@@ -258,14 +265,6 @@ def _as_type(column: pa.ChunkedArray | None, wanted: pa.DataType, rows: int) -> 
         return column.cast(wanted, safe=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return pa.nulls(rows, wanted)
-
-
-def _part(owner: Owner, pieces: Pieces, owned: list[pa.Field], schema: pa.Schema) -> pa.Table:
-    """The raw rows of one owner, and whose they are."""
-    rows = read_live(owner.folder, pieces, schema)
-    count = sum(segment.rows for _, segment in pieces.segments)
-    whose = [pa.repeat(pa.scalar(getattr(owner, one.name), one.type), count) for one in owned]
-    return pa.Table.from_arrays([*whose, *rows.columns], schema=pa.schema([*owned, *schema]))
 
 
 def _different(schemas: Any) -> list[pa.Schema]:
