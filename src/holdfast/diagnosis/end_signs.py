@@ -17,6 +17,7 @@ _OBJECTS_TEXT = re.compile(r"Weights only load failed|WeightsUnpickler error|Uns
 _ALLOWED = re.compile(r"([\d.]+ [KMGT]iB) allowed")
 _EVEN, _GREW, _ROOM = 1.1, 1.5, 0.5  # times the memory at first, twice; of the machine's memory
 _REFUSED = re.compile(r"\b40[13]\b|unauthori[sz]ed|forbidden|permission|api[_ ]?key|login", re.IGNORECASE)
+_NOT_WRITABLE = re.compile(r"read-only file system|permission denied|operation not permitted", re.IGNORECASE)
 _CRASHES, _KILLED, _TERMINATED = (132, 134, 135, 136, 139), 137, 143  # exit codes: 128 and the number of a signal
 _SIGNALS = 128
 
@@ -83,6 +84,12 @@ def of_torn_file(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield "was-no-room", "the disk was full"
     else:
         yield "left-by-a-dead-process", "the process that wrote it ended badly"
+
+
+def of_own_error(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    """Whether it was the disk that refused what Holdfast wanted to write."""
+    if _NOT_WRITABLE.search(str(evidence.get("error") or "")):
+        yield "write-refused", "a folder refuses to be written"
 
 
 def of_loading(evidence: Mapping[str, Any]) -> Iterable[Sign]:

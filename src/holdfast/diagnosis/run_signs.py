@@ -14,6 +14,7 @@ from holdfast.diagnosis.end_signs import (
     of_gpu_limit,
     of_host_memory,
     of_loading,
+    of_own_error,
     of_ranks,
     of_torn_file,
     of_tracker,
@@ -292,6 +293,7 @@ def _on_cpu(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 
 _OF = {
     "checkpoint-torn": of_torn_file,
+    "holdfast-degraded": of_own_error,
     "checkpoint-incompatible": of_loading,
     "tracker-unreachable": of_tracker,
     "process-died": of_death,

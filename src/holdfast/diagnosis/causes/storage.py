@@ -54,9 +54,10 @@ CACHES = Cause(
 NO_PERMISSION = Cause(
     code="no-permission",
     seen_by=("checkpoint-not-saved", "holdfast-degraded"),
+    signs=("write-refused",),
     because="The folder belongs to someone else, or is read-only.",
     likely=0.2,
-    fixes=(Fix("check ls -ld FOLDER; write to your own folder"),),
+    fixes=(Fix("check ls -ld FOLDER and findmnt -T FOLDER; write to your own folder"),),
 )
 NOT_SERIALISABLE = Cause(
     code="cannot-be-pickled",
@@ -155,6 +156,7 @@ SERVER_GONE = Cause(
 TOO_COSTLY = Cause(
     code="budget-reached",
     seen_by=("holdfast-degraded",),
+    ruled_out_by=("write-refused",),
     because="Watching would have cost more than its budget, so Holdfast samples less often.",
     likely=0.2,
     fixes=(Fix("allow more", setting="budget", op="set", value="3%", command="holdfast run --budget 3% -- …"),),
@@ -162,6 +164,7 @@ TOO_COSTLY = Cause(
 OWN_ERROR = Cause(
     code="error-of-holdfast",
     seen_by=("holdfast-degraded",),
+    ruled_out_by=("write-refused",),
     because="The loop uses something that Holdfast does not support, or Holdfast has a bug.",
     likely=0.3,
     fixes=(Fix("the finding names what was switched off and the error; HOLDFAST_DEBUG=1 shows where; please report it"),),

@@ -17,7 +17,12 @@ class FolderReadOnly(Fault):
 
     code = "folder-read-only"
     description = "the run folder is read-only for 5 s"
-    expected = Expected(findings=("holdfast-degraded", "checkpoint-not-saved", "disk-full"), survivable=True, info_is_enough=True)
+    expected = Expected(
+        findings=("holdfast-degraded", "checkpoint-not-saved", "disk-full"),
+        causes=("no-permission",),
+        survivable=True,
+        info_is_enough=True,
+    )
     needs = ("ranks",)
     strength = 5.0
 
