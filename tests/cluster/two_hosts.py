@@ -39,15 +39,15 @@ class Host:
         self.number, self.name, self.folder, self._private = number, f"node{number}", folder, private
         self.space = f"hf{os.getpid() % 100000}h{number}"
         self.address = f"10.88.{os.getpid() % 250}.{10 + number}"
+        self._near = f"hf{os.getpid() % 100000}v{self.number}"  # its link, as it is seen from here
         self._init: subprocess.Popen[bytes] | None = None
         self._first: int = 0
 
     def connect(self, bridge: str) -> None:
         """Plug it into a network."""
-        near = f"hf{os.getpid() % 100000}v{self.number}"
         ip("netns", "add", self.space)
-        ip("link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", self.space)
-        ip("link", "set", near, "master", bridge, "up")
+        ip("link", "add", self._near, "type", "veth", "peer", "name", "eth0", "netns", self.space)
+        ip("link", "set", self._near, "master", bridge, "up")
         ip("-n", self.space, "addr", "add", f"{self.address}/24", "dev", "eth0")
         for device in ("eth0", "lo"):
             ip("-n", self.space, "link", "set", device, "up")
@@ -106,6 +106,7 @@ class Host:
         """Take it away with everything on it."""
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
             self.power_off()
+        subprocess.run(["ip", "link", "del", self._near], check=False, capture_output=True)  # the kernel takes its time for it
         subprocess.run(["ip", "netns", "del", self.space], check=False, capture_output=True)
 
 
