@@ -60,7 +60,7 @@ class Submitted:
         wait_for(lambda: self.newest_step() >= number, f"step {number}: {self.log()}")
 
     def wait_until_queued_again(self) -> None:
-        """Slurm waits two minutes before it starts a job again: the test ten seconds. Within the same second nodes would refuse it."""
+        """Slurm waits two minutes before it starts a job again: the test ten seconds, as nodes refuse it at once."""
         self.wait_for_steps(0)
         wait_for(lambda: self.cluster.job(self.number).get("JobState") == "PENDING", "the job to be queued again")
         self.cluster.run("scontrol", "update", f"jobid={self.number}", "starttime=now+10")
