@@ -247,8 +247,8 @@ def _tell(console: Console, checkup: Checkup, *, everything: bool) -> None:
     from holdfast.supervisor.post_mortem import is_complete
 
     curves = checkup.curves
-    steps = max(curves.steps, curves.points)  # counted from 0 or from 1
-    length = f"{curves.points} points" if curves.steps + 1 < curves.points else f"{steps:,} steps"
+    steps = max(curves.steps, curves.points) if curves.source == "holdfast" else curves.steps  # ours are counted from 0
+    length = f"{curves.points} points" if steps < curves.points else f"{steps:,} steps"
     failed = _failed_early(checkup)
     verdict = _REPAIRED if checkup.repaired else (failed or _VERDICTS[checkup.verdict], _STYLES[checkup.verdict])
     head = Text.assemble((curves.name, "bold"), ": ", verdict)

@@ -87,6 +87,6 @@ def _order(profile: Floats) -> float:
     return float((count * (count + 2) * sum(squares) - lags) / np.sqrt(2 * lags))
 
 
-def _together(floats: Floats, other: Floats) -> float:
-    size = float(np.std(floats) * np.std(other))
-    return float(np.mean((floats - floats.mean()) * (other - other.mean())) / size) if size > 0 else 0.0
+def _together(first: Floats, other: Floats) -> float:
+    size = float(np.std(first) * np.std(other))
+    return float(np.mean((first - first.mean()) * (other - other.mean())) / size) if size > 0 else 0.0
