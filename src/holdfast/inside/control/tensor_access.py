@@ -6,6 +6,7 @@ thread may read a tensor's shape but not its memory, unless the training is paus
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 import time
@@ -72,9 +73,20 @@ class EvalTimeout(BaseException):
     """Raised in evaluated code when its time is up."""
 
 
-def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
-    exception = ctypes.py_object(kind) if kind is not None else ctypes.c_void_p(None)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), exception)
+def _raise_in(thread: int) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(EvalTimeout))
+
+
+def _take_back() -> None:
+    """Nothing is raised in this thread after this.
+
+    What is under way is replaced and met here, not withdrawn: after that, Python 3.11 looks for it at every call for ever, and a
+    profiler (`sys.setprofile`) hangs.
+    """
+    with contextlib.suppress(EvalTimeout):
+        _raise_in(threading.get_ident())
+        for _ in range(1000):  # it comes at the end of a round
+            pass
 
 
 class StoppableCode:
@@ -99,7 +111,7 @@ class StoppableCode:
             if not self._thread or self.stopped:
                 return False
             self.stopped = True
-            _raise_in(self._thread, EvalTimeout)
+            _raise_in(self._thread)
             return True
 
     def finish(self) -> None:
@@ -107,4 +119,4 @@ class StoppableCode:
         with self._lock:
             self._thread = 0
         if self.stopped:
-            _raise_in(threading.get_ident(), None)
+            _take_back()

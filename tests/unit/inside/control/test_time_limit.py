@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -44,3 +46,22 @@ def test_code_that_catches_everything_is_still_answered() -> None:
     answer = Evaluator().run(code, nothing, nothing, stoppable)
     assert not answer["ok"] and "too long" in answer["error"]
     time.sleep(0.02)
+
+
+PROFILED = """
+import sys, threading
+from holdfast.inside.control.evaluate import Evaluator, read_code
+from holdfast.inside.control.tensor_access import StoppableCode
+stoppable = StoppableCode()
+threading.Timer(0.1, stoppable.stop).start()
+answer = Evaluator().run(read_code("while True: pass"), print, print, stoppable)
+sys.setprofile(lambda *event: None)
+(lambda: None)()
+sys.setprofile(None)
+print(answer["ok"])
+"""
+
+
+def test_a_training_can_be_profiled_after_code_was_stopped_in_it() -> None:
+    done = subprocess.run([sys.executable, "-c", PROFILED], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split()[-1:] == ["False"]
