@@ -118,7 +118,7 @@ def test_a_script_without_a_loader_is_told_what_to_do(tmp_path: Path, lean_comma
     done = plan(tmp_path, "--", *lean_command.words, "t.py")
     assert done.returncode == 2
     assert "do not come from a DataLoader" in done.stderr
-    assert "package.module:make" in done.stderr
+    assert "holdfast plan train:make" in done.stderr
 
 
 def test_no_batch_larger_than_the_data_set_is_recommended(tmp_path: Path, lean_command: WarmCommand) -> None:
@@ -146,7 +146,7 @@ def test_a_loader_whose_batches_cannot_be_changed_is_told_so(tmp_path: Path) -> 
     (tmp_path / "t.py").write_text(SAMPLED)
     done = plan(tmp_path, "--", PYTHON, "t.py")
     assert done.returncode == 2
-    assert "its batches have one size" in done.stderr and "package.module:make" in done.stderr, done.stderr
+    assert "its batches have one size" in done.stderr and "holdfast plan train:make" in done.stderr, done.stderr
 
 
 def test_a_command_that_fails_shows_its_last_lines_and_no_traceback_of_ours(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ class PrintedMetrics:
         from holdfast.logs.printed_metrics import is_recorded
 
         recorded = self._recorded()
-        new: dict[tuple[int, int, str, str], float] = {}  # of two values for one step the later one
+        new: dict[tuple[int, str, str], tuple[int, float]] = {}  # epoch and value; of two for one step the later one
         for metric in metrics:
             after = steps.evaluation_before(place, when, self._placed.get(metric.name, -1))
             split = metric.split or self._split_of(metric.name, after)
@@ -137,12 +137,12 @@ class PrintedMetrics:
             there = [(of == split, name, value) for at, of, name, value in recorded if abs(at - step) <= _LATER_STEPS]
             counts = split != "train" or metric.with_held_out
             if counts and not is_recorded(metric.name, metric.value, there):
-                new[step, epoch, split, metric.name] = metric.value
+                new[step, split, metric.name] = (epoch, metric.value)
                 self._placed[metric.name] = step
         if new:
             tables = self._tables()
             code, table = tables.strings.code, tables.table("evaluations")
-            for (step, epoch, split, name), value in new.items():
+            for (step, split, name), (epoch, value) in new.items():
                 table.append((step, epoch, code(split), code(name), value, MISSING_INT, when, 1))
 
     def _recorded(self) -> list[tuple[int, str, str, float]]:
