@@ -19,6 +19,7 @@ SLOW = (
     "diagnose",
     "drills",
     "integrations",
+    "launch",
     "mcp",
     "recording",
     "run",

@@ -136,6 +136,7 @@ def test_a_checkpoint_that_the_script_cannot_load_is_tried_once_and_then_left_al
     assert done.stderr.count("Weights only load failed") == 1 and "could not load what it had saved" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_script_that_cannot_resume_is_fast_forwarded_after_an_error_and_the_error_is_reported(
     tmp_path: Path, undisturbed: str
 ) -> None:

@@ -84,8 +84,8 @@ def _call(command: str, event: dict[str, Any]) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"no end within {_SECONDS:.0f} s" if isinstance(error, subprocess.TimeoutExpired) else str(error)
-    said = done.stderr.decode(errors="replace").strip().splitlines()
-    return f"exit {done.returncode}{f': {said[-1]}' if said else ''}" if done.returncode else None
+    errors = done.stderr.decode(errors="replace").strip().splitlines()
+    return f"exit {done.returncode}{f': {errors[-1]}' if errors else ''}" if done.returncode else None
 
 
 KIND = Notify

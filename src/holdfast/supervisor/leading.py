@@ -31,7 +31,7 @@ class Leader:
     def __init__(self, launch: Launch, run: RunFolder, trouble: Trouble) -> None:
         self._run, self._trouble, self._words = run, trouble, len(launch.command.words)
         self._agent = NodeAgent(run, 0, trouble, tells_ranks=False)
-        self._listener, self._attempt, self._told = Listener(), 0, False
+        self._listener, self._attempt, self._reported = Listener(), 0, False
         self._lost_after = lost_after()
         self.on_loss: Loss = lambda _node, _seconds: None
 
@@ -43,7 +43,7 @@ class Leader:
 
     def begins(self, launch: Launch) -> None:
         """An attempt begins, on all nodes with this environment and these further words of the command."""
-        self._attempt, self._told = self._attempt + 1, False
+        self._attempt, self._reported = self._attempt + 1, False
         self._publish(RUN, environment=dict(launch.more), words=list(launch.command.words[self._words :]), line=launch.line)
         self._agent.begins(self._attempt)
 
@@ -81,13 +81,13 @@ class Leader:
 
     def _look(self) -> None:
         self._listener.hear([one for one in read_nodes(self._run) if one.node])
-        if self._told or self._agent.state.state != RUNNING:
+        if self._reported or self._agent.state.state != RUNNING:
             return
         lost = next((one for one in self._running() if one.seconds >= self._lost_after), None)
         failed = self.failed()
         if lost is None and not failed:
             return
-        self._told = True
+        self._reported = True
         node, seconds = (failed[0], None) if failed or lost is None else (lost.state, lost.seconds)
         threading.Thread(target=self.on_loss, args=(node, seconds), name="holdfast-loss", daemon=True).start()
 

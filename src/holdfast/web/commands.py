@@ -42,7 +42,7 @@ async def json_of(words: Sequence[str], shown: str, *, seconds: float) -> Any:
         sys.executable, *words, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
     )
     try:
-        printed, said = await asyncio.wait_for(process.communicate(), seconds)
+        printed, errors = await asyncio.wait_for(process.communicate(), seconds)
     except asyncio.TimeoutError:
         raise HoldfastError(f"`{shown}` was not ready in {seconds:.0f} s.", fix="run it in a terminal") from None
     finally:
@@ -53,11 +53,11 @@ async def json_of(words: Sequence[str], shown: str, *, seconds: float) -> Any:
     if process.returncode in (0, 1):
         with contextlib.suppress(ValueError):
             return json.loads(printed)
-    raise _error(said.decode(errors="replace"), shown)
+    raise _error(errors.decode(errors="replace"), shown)
 
 
-def _error(said: str, shown: str) -> HoldfastError:
+def _error(errors: str, shown: str) -> HoldfastError:
     """What a verb wrote on stderr: `error: …` and `fix: …`."""
-    problem = next((line.removeprefix("error: ") for line in said.splitlines() if line.startswith("error: ")), "")
-    fix = next((line.strip().removeprefix("fix: ") for line in said.splitlines() if line.strip().startswith("fix: ")), "")
-    return HoldfastError(problem or f"`{shown}` failed: {said.strip()[-200:]}", fix=fix or "run it in a terminal")
+    problem = next((line.removeprefix("error: ") for line in errors.splitlines() if line.startswith("error: ")), "")
+    fix = next((line.strip().removeprefix("fix: ") for line in errors.splitlines() if line.strip().startswith("fix: ")), "")
+    return HoldfastError(problem or f"`{shown}` failed: {errors.strip()[-200:]}", fix=fix or "run it in a terminal")

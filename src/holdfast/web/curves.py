@@ -96,9 +96,9 @@ class RunCurves:
         curves = {}
         for name in STEP_CURVES:
             values = columns[name][:rows][kept]
-            known = values != _MISSING
-            if known.any():
-                curves[name] = thinned(positions[known], values[known], low=low, high=high, points=points, smooth=smooth)
+            present = values != _MISSING
+            if present.any():
+                curves[name] = thinned(positions[present], values[present], low=low, high=high, points=points, smooth=smooth)
         evaluations = {}
         for name, entries in self.evaluations.items():
             at, values = self._evaluated(entries, along, columns)
@@ -116,9 +116,9 @@ class RunCurves:
         curves = {}
         for name in STEP_CURVES:
             values = self.columns[name][number[new]]
-            known = values != _MISSING
-            if known.any():
-                curves[name] = thinned(positions[new][known], values[known], points=points)
+            present = values != _MISSING
+            if present.any():
+                curves[name] = thinned(positions[new][present], values[present], points=points)
         return {"along": along, "rows": self.columns.rows, "curves": curves}
 
     def positions_of(self, steps: Sequence[int | None], times: Sequence[float | None], along: str) -> list[float | None]:

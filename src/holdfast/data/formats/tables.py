@@ -103,7 +103,7 @@ def _json_tables(path: Path, file: str, faults: list[Fault]) -> Iterator[Any]:
     """Some lines at a time; a line that is no JSON object is a fault. ValueError where the others do not make one table."""
     import pyarrow as pa
 
-    done, told = 0, {(fault.file, fault.line) for fault in faults}
+    done, reported = 0, {(fault.file, fault.line) for fault in faults}
     with path.open("rb") as opened:
         while lines := list(_some_lines(opened, _BLOCK)):
             rows = {number: line for number, line in enumerate(lines, done + 1) if line.strip()}
@@ -111,7 +111,7 @@ def _json_tables(path: Path, file: str, faults: list[Fault]) -> Iterator[Any]:
                 table = _json_table(rows.values())
             except pa.ArrowException:
                 wrong = {number: words for number, line in rows.items() if (words := _not_an_object(line))}
-                faults += [Fault("table-unreadable", file, *item) for item in wrong.items() if (file, item[0]) not in told]
+                faults += [Fault("table-unreadable", file, *item) for item in wrong.items() if (file, item[0]) not in reported]
                 if len(faults) > _MOST_LINES:
                     raise ValueError(
                         f"more than {_MOST_LINES:,} lines cannot be read, up to line {done + len(lines):,}"
