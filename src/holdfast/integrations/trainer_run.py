@@ -119,7 +119,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _stamps(paths: Iterable[str | Path]) -> set[tuple[str, int]]:
-    """When each was written, of a folder its newest file; those that are not there any more are left out."""
+    """When each was written, of a folder its newest file; those that no longer exist are skipped."""
     stamps = set()
     for path in map(Path, paths):
         with contextlib.suppress(OSError):

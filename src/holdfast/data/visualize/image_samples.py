@@ -131,7 +131,7 @@ class _Choice:
 
     def _sample(self, which: Hashable) -> Sample:
         marks = self._marks.get(which, [])
-        if isinstance(which, str):  # there is nothing to draw, but it is told
+        if isinstance(which, str):  # nothing to draw, but it is reported
             return Sample(which, "", partial(words_instead, "a label without an image", which), marks=marks)
         assert isinstance(which, int)
         entry, facts = self._data.entries[which], self._facts[which]
