@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.integrations.trainer_run import TrainerRun, first_clean
+from holdfast.checkpoints.clean import first_clean
+from holdfast.integrations.trainer_run import TrainerRun
 
 try:
     import ray.train

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.checkpoints.clean import first_clean as first_clean
 from holdfast.state.ranks import current_rank
 
 _SPLITS = ("val", "valid", "validation", "eval", "test")
