@@ -7,7 +7,7 @@ import keras
 from sklearn.datasets import load_digits
 
 PACKAGE = "keras"
-HALF = "score"
+HALF = "build"
 
 keras.utils.set_random_seed(0)
 images, labels = load_digits(return_X_y=True)

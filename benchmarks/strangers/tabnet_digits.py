@@ -4,7 +4,7 @@ from pytorch_tabnet.tab_model import TabNetClassifier
 from sklearn.datasets import load_digits
 
 PACKAGE = "pytorch-tabnet"
-HALF = "score"
+HALF = "build"
 
 images, labels = load_digits(return_X_y=True)
 images = images / 16

@@ -33,6 +33,14 @@ def usual(values: Floats) -> Usual:
     return Usual(level, max(spread, 1e-3 * abs(level), 1e-12))
 
 
+def usual_of_falling(values: Floats) -> Usual:
+    """As `usual`, with the scatter about a line: a signal that moves steadily is not noisy for that."""
+    normal, half = usual(values), len(values) // 2
+    slope = (middle(values[half:]) - middle(values[:half])) / max(1, len(values) - half)
+    line = slope * np.arange(len(values))
+    return Usual(normal.value, min(normal.noise, usual(values - line).noise))
+
+
 def block_medians(values: Floats, size: int) -> Floats:
     """Medians of blocks of `size`, counted from the newest value back, oldest first: levels without the tails."""
     blocks = len(values) // size

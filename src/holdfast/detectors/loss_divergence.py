@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.detectors.finding import Finding
-from holdfast.detectors.levels import Usual, began, block_medians, coming_back, middle, usual
+from holdfast.detectors.levels import Usual, began, block_medians, coming_back, middle, usual_of_falling
 from holdfast.signals.view import Floats, SignalView, Steps
 
 _ZONE = 128  # steps that are looked at for the rise
@@ -62,7 +62,7 @@ def _against(
     past, now = loss[: -(sustained + gap)], loss[-sustained:]
     if len(past) < active_after:
         return None
-    normal, level = usual(past[-active_after:]), middle(now)
+    normal, level = usual_of_falling(past[-active_after:]), middle(now)
     _, first = signals.first("loss", _BEGINNING)
     first = first[np.isfinite(first)]
     early = float(np.quantile(first, 0.75)) if len(first) else normal.value  # of small batches one in two may be learned already

@@ -17,7 +17,7 @@ _SERIOUS = ("torch", "cuda", "sampler")  # the others may be intended
 def ranks_differ(setups: Mapping[int, Mapping[str, Any]], *, step: int) -> Iterator[Finding]:
     """Compare what ranks say of themselves; `clock` is by how many seconds a rank's clock is ahead of the file system's."""
     for name, words in _SETUP.items():
-        for rank, value, usual in _odd({rank: setup.get(name) for rank, setup in setups.items()}, least=1):
+        for rank, value, usual in _odd({rank: setup[name] for rank, setup in setups.items() if name in setup}, least=1):
             yield _finding(words, rank, value, usual, step, severity="warning" if name in _SERIOUS else "info")
     seeds = {rank: setup["seed"] for rank, setup in setups.items() if isinstance(setup.get("seed"), int)}
     by_rank = {rank: seed - rank for rank, seed in seeds.items()}  # scripts that seed with their rank

@@ -75,6 +75,13 @@ def test_a_loss_that_jumps_back_to_chance_and_stays_is_found_soon(replay: Replay
     assert found.step - 600 <= 32
 
 
+def test_a_loss_that_jumps_while_it_still_falls_fast_is_found(replay: Replay) -> None:
+    falling = 3.0 - 2.4 * np.arange(75) / 75
+    loss = np.concatenate([falling, np.full(175, 3.55)]) + 0.06 * np.random.default_rng(0).standard_normal(250)
+    found = the("loss-divergence", replay(loss=loss))
+    assert abs(found.onset - 75) <= 1 and found.step <= 110
+
+
 def test_a_batch_of_one_that_loses_everything_is_found(replay: Replay) -> None:
     loss = learning(0, 2000, tail=1.2)
     loss[1500:] *= 4.0 / 0.2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import struct
@@ -14,7 +15,7 @@ from holdfast.drills.injection.context import FaultContext
 
 
 class CheckpointBitFlip(Fault):
-    """The file is whole when the save is done; a step later one bit of a tensor is another, and the process gets SIGKILL."""
+    """The file is whole when the save is done; a step later, or at the end, a bit of it flips, and the process gets SIGKILL."""
 
     code = "checkpoint-bit-flip"
     description = "a bit of the newest checkpoint flips on the disk, and the process is killed a step later"
@@ -33,6 +34,7 @@ class CheckpointBitFlip(Fault):
             os.kill(os.getpid(), signal.SIGKILL)
 
         context.optimizer.register_step_post_hook(damage)
+        atexit.register(damage)  # of the last save of a training: there is no step after it
 
 
 def _in_the_largest(path: Path) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import torch
+from torch import nn
 
 from holdfast.drills.fault import CannotHappen, Expected, Fault
 from holdfast.drills.injection.context import FaultContext
@@ -21,16 +21,15 @@ class CheckpointNanBest(Fault):
 
     def update(self, context: FaultContext) -> None:
         """From here on the next state that is taken is the one."""
-        if not any(value.is_floating_point() for value in context.model.state_dict().values() if isinstance(value, torch.Tensor)):
-            raise CannotHappen("the model has no floating-point weights")
+        layer, weight = _a_layer(context.model)
         taken = False
 
-        def corrupt(_module: Any, state: dict[str, Any], *_: Any) -> None:
+        def corrupt(_module: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
             nonlocal taken
-            if not _is_taken_by_script():
+            name = prefix + weight
+            if name not in state or not _is_taken_by_script():
                 return
             taken = True
-            name = next(name for name, one in state.items() if isinstance(one, torch.Tensor) and one.is_floating_point())
             state[name] = state[name].detach().clone()
             state[name].view(-1)[0] = float("nan")
 
@@ -39,9 +38,18 @@ class CheckpointNanBest(Fault):
                 taking.remove()
                 updating.remove()
 
-        model: Any = context.model
-        taking = getattr(model, "register_state_dict_post_hook", model._register_state_dict_hook)(corrupt)
+        hook = getattr(layer, "register_state_dict_post_hook", layer._register_state_dict_hook)
+        taking = hook(corrupt)
         updating = context.optimizer.register_step_post_hook(over)
+
+
+def _a_layer(model: nn.Module) -> tuple[Any, str]:
+    """The first layer with a floating-point weight, and the weight's name: trainers save parts of a model."""
+    for layer in model.modules():
+        for name, weight in layer.named_parameters(recurse=False):
+            if weight.is_floating_point():
+                return layer, name
+    raise CannotHappen("the model has no floating-point weights")
 
 
 def _is_taken_by_script() -> bool:

@@ -29,6 +29,7 @@ from holdfast.state.snapshots import Snapshots
 
 _SAVE_FRACTION, _SAVE_BYTES = 0.1, 16 << 20  # of the run's time, that a crash may cost; a second, that are written to disk
 _SOONEST_SAVE, _FIRST_SAVE, _SAVE_EVERY = 2.0, 60.0, 300.0  # seconds: at least; at most for the first save; for the others
+_OPENING_SAVE, _OPENING_FRACTION = 0.5, 0.5  # before that: the first save, and the part of so young a run that a crash may cost
 _SAVE_EVERY_SET = os.environ.get("HOLDFAST_SAVE_EVERY", "")  # seconds, replaces all of them
 _LAST_SAVE = 3600.0  # seconds for the save before a stop: the scheduler decides how long it may take
 _RETRY_EVERY = 1.0  # seconds between two attempts to write a row that the journal did not take
@@ -223,7 +224,8 @@ class Control:
 
 def seconds_between_saves(age: float, size: int) -> float:
     """Seconds until the next state is saved, so that a crash costs a small part of the run's `age`, and little is written."""
-    return max(_SOONEST_SAVE, _SAVE_FRACTION * age, size / _SAVE_BYTES)
+    soonest = min(_SOONEST_SAVE, max(_OPENING_SAVE, _OPENING_FRACTION * age))
+    return max(soonest, _SAVE_FRACTION * age, size / _SAVE_BYTES)
 
 
 def _reason(action: Action) -> Any:

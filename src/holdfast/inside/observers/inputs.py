@@ -1,7 +1,7 @@
 """Sample the inputs of training and evaluation: scale, label entropy, samples that repeat or leak between the splits.
 
-Only batches in host memory are read, and of those a few samples and a few values each, so that the cost does not depend on
-their size. A sample is remembered by a hash; none of its content is kept.
+Of a batch a few samples are read, and a few values of each, so that the cost does not depend on its size; data that is kept on
+the GPU is copied from there, which waits for it. A sample is remembered by a hash; none of its content is kept.
 """
 
 from __future__ import annotations
@@ -143,16 +143,18 @@ def _dataset_of(iterator: Any) -> Any:
 def _sample_fields(batch: Any) -> Iterator[tuple[str, Any]]:
     """Yield some values of some samples of each field, one row per sample."""
     for name, value in islice(leaves(batch, depth=3), _MAX_FIELDS):
-        if isinstance(value, torch.Tensor) and value.is_cpu and value.dim() > 0 and value.numel() > 0 and _is_readable(value):
+        if isinstance(value, torch.Tensor) and value.dim() > 0 and value.numel() > 0 and _is_readable(value):
             samples = value.detach()[:_MAX_SAMPLES]
             if not samples.is_contiguous() and samples.numel() > _MAX_COPIED_VALUES:
                 continue
             rows = samples.reshape(len(samples), -1)
             rows = rows[:, :: max(1, rows.shape[1] // _VALUES_PER_SAMPLE)]
-            yield name, (rows.float() if rows.dtype in (torch.bfloat16, torch.float16) else rows).numpy()
+            yield name, (rows.float() if rows.dtype in (torch.bfloat16, torch.float16) else rows).cpu().numpy()
 
 
 def _is_readable(value: torch.Tensor) -> bool:
     if value.layout is not torch.strided or value.is_quantized or value.is_complex():
+        return False
+    if not (value.is_cpu or (value.is_cuda and not torch.cuda.is_current_stream_capturing())):  # type: ignore[no-untyped-call]
         return False
     return value.dtype is not torch.bool and (not value.is_floating_point() or value.itemsize > 1)

@@ -28,11 +28,12 @@ class RankSetup:
 
     def look(self) -> None:
         """Called about once a second, in the helper thread."""
-        iterator = self._loader.drawn_from()[0]
-        if iterator is None and self._written:  # between two epochs
-            return
         now: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda, "python": platform.python_version()}
-        now |= {"seed": torch.initial_seed(), "sampler": _sampler_of(iterator)}
+        now["seed"] = torch.initial_seed()
+        if (iterator := self._loader.drawn_from()[0]) is not None:
+            now["sampler"] = _sampler_of(iterator)
+        elif "sampler" in self._written:  # between two epochs
+            now["sampler"] = self._written["sampler"]
         ahead = time.time() - time.monotonic()
         if now == self._written and abs(ahead - self._ahead) < _CLOCK_SET:
             return

@@ -77,8 +77,10 @@ class Loads:
 
         def wrap_load_state_dict(original: Callable[..., Any]) -> Callable[..., Any]:
             def load_state_dict(target: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+                changes = _changes(target, state_dict)
                 result = original(target, state_dict, *args, **kwargs)
-                on_object(target, state_dict)
+                if changes:
+                    on_object(target, state_dict)
                 return result
 
             return load_state_dict
@@ -150,6 +152,22 @@ class Loads:
             file.is_logged = True
             self._log.row("loaded", path=file.path, seconds=file.seconds)
         return file
+
+
+def _changes(target: Any, state_dict: Any) -> bool:
+    """Whether a load brings anything: Accelerate has every new optimizer load its own, still empty state."""
+    if not isinstance(target, torch.optim.Optimizer) or not isinstance(state_dict, dict) or state_dict.get("state"):
+        return True
+    own, new = target.param_groups, state_dict.get("param_groups", ())
+    try:
+        return len(own) != len(new) or any(
+            value != old.get(name)
+            for old, group in zip(own, new, strict=True)
+            for name, value in group.items()
+            if name != "params"
+        )
+    except Exception:  # noqa: BLE001 - values of a kind that cannot be compared
+        return True
 
 
 def _sample_tensors(content: Any) -> Iterable[torch.Tensor]:

@@ -161,7 +161,7 @@ def test_a_checkpoint_is_saved_and_rolled_back_to_from_disk(run: RunFolder) -> N
     assert [(row["event"], row["by"], row["step"]) for row in told] == [("saved", "guard", 61)]
 
 
-@every_case(("age", "size", "seconds"), [(1, 1, 2), (700, 1 << 20, 70), (10, 2 << 30, 128)])
+@every_case(("age", "size", "seconds"), [(0, 1, 0.5), (3, 1, 1.5), (10, 1, 2), (700, 1 << 20, 70), (10, 2 << 30, 128)])
 def test_a_crash_costs_a_tenth_of_the_run_and_saves_write_little(age: float, size: int, seconds: float) -> None:
     assert seconds_between_saves(age, size) == pytest.approx(seconds)
 

@@ -122,6 +122,7 @@ def with_a_loader(between: Between = lambda _step: None, *, split: bool = False,
     model: Any = Split() if split else nn.Sequential(Counted(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
     predict = (lambda x: model.head(model.body(x))) if split else model
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer.load_state_dict(optimizer.state_dict())  # as Accelerate does with every optimizer: the script does not resume
     data = TensorDataset(torch.randn(60, 4), torch.arange(60.0))
     step, metrics = 0, []
     for _ in range(STEPS // 8):
