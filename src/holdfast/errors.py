@@ -151,3 +151,7 @@ class DoesNotFit(HoldfastError):
 
 class CannotHappen(Exception):
     """Raised by a fault that finds nothing to get hold of: says what this training lacks."""
+
+
+class NotHere(CannotHappen):
+    """Raised by a fault that finds nothing to get hold of at this place, but may at a later one."""

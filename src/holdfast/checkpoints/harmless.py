@@ -143,6 +143,8 @@ CALLED: tuple[tuple[str, str, str], ...] = (
     ("transformers.trainer_utils", "FSDPOption ShardedDDPOption", _ENUMERATION),
     ("transformers.training_args", "OptimizerNames ParallelMode", _ENUMERATION),
     ("transformers.debug_utils", "DebugOption", _ENUMERATION),
+    ("sentence_transformers.base.sampler", "BatchSamplers MultiDatasetBatchSamplers", _ENUMERATION),
+    ("sentence_transformers.training_args", "BatchSamplers MultiDatasetBatchSamplers", _ENUMERATION),
     ("accelerate.utils.dataclasses", "DistributedType PrecisionType LoggerType DynamoBackend RNGType", _ENUMERATION),
     ("ultralytics.utils", "IterableSimpleNamespace", "the settings of a model, as attributes"),
     ("pandas.core.indexes.base", "_new_Index", _PANDAS),

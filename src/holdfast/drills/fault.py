@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import CannotHappen as CannotHappen
+from holdfast.errors import NotHere as NotHere
 
 if TYPE_CHECKING:
     from holdfast.drills.injection.context import FaultContext

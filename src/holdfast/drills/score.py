@@ -183,12 +183,16 @@ def is_harmless(trial: Trial, step: int) -> bool:
 def _injection(trial: Trial, number: int, planned: Planned) -> tuple[dict[str, Any] | None, str]:
     """The note of its injection; or why it was not injected."""
     mine = [note for note in trial.notes if note.get("number") == number]
+    injected, nowhere = None, ""
     for note in mine:
         if note["event"] == "cannot-happen":
             return None, str(note.get("why") or "nothing to inject into")
-    injected = next((note for note in mine if note["event"] == "injected"), None)
-    if injected is not None:
-        return injected, ""
+        if note["event"] == "not-here":
+            injected, nowhere = None, str(note["why"])
+        elif note["event"] == "injected":
+            injected = injected or note
+    if injected is not None or nowhere:
+        return injected, "" if injected is not None else nowhere
     if trial.ended:
         return None, f"the run {trial.ended}"
     if trial.steps >= planned.step and trial.exit_code == 0:

@@ -68,6 +68,4 @@ def _trouble(path: Path) -> str | None:
         verdict = verify(open_checkpoint(path))
     except (HoldfastError, OSError):  # gone, or of another kind: nothing is known
         return None
-    if verdict.state not in _TORN:
-        return None
-    return next(one.words for one in verdict.troubles if one.state in _TORN)
+    return next((trouble.words for trouble in verdict.troubles if trouble.state in _TORN), None)

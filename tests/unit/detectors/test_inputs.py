@@ -85,6 +85,12 @@ def test_held_out_samples_that_were_learned_from_are_a_leak() -> None:
     assert found is not None and found.evidence["fraction"] == pytest.approx(0.94, abs=0.1)
 
 
+def test_the_size_of_the_training_data_is_judged_by_what_comes_again() -> None:
+    found = split_leak(looked_at({"known": 3, "known_share": float("nan")}, known=4))
+    assert found is not None and found.evidence["fraction"] == pytest.approx(0.75)
+    assert split_leak(looked_at({"known": 1, "known_share": float("nan")}, known=16)) is None
+
+
 @every_case(
     "held_out",
     [{"known": 0}, {"known": 1, "known_share": 0.5}, {"known": 5, "known_share": float("nan")}, {"known": MISSING_INT}],

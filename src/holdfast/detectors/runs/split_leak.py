@@ -12,8 +12,8 @@ def split_leak(
 ) -> Finding | None:
     """Of the held-out samples that were looked at, as many were seen in training as if `share` of all had been.
 
-    Only some batches are looked at, so what is known of the training data is taken into account; where its size is not known,
-    `alone` of the samples must have been seen. Every data set that is evaluated must show it: many scripts evaluate on a part
+    Only some batches are looked at, so what is known of the training data is taken into account: where its size is not known, by
+    how many of its own samples come again in later passes; in a first pass, `alone` of the samples must have been seen. Every data set that is evaluated must show it: many scripts evaluate on a part
     of the training data beside what they hold out. Data in which samples repeat by themselves (`twins`) says nothing.
     """
     learned, held = fields_of(of_split(run, "train")), fields_of(of_split(run, "val"))
@@ -23,7 +23,7 @@ def split_leak(
     by_source: dict[int, list[InputSample]] = {}
     for one in held[name]:
         by_source.setdefault(one.source, []).append(one)
-    parts = [_leaked(rows, alone) for rows in by_source.values()]
+    parts = [_leaked(rows, learned[name], alone) for rows in by_source.values()]
     num_seen, looked_at = sum(one.known for one in held[name]), sum(one.samples for one in held[name])
     if num_seen < least or min(parts) < share:
         return None
@@ -43,10 +43,17 @@ def _repeat(rows: list[InputSample]) -> float:
     return 1.0 - sum(row.distinct for row in rows) / max(1, sum(row.samples for row in rows))
 
 
-def _leaked(rows: list[InputSample], alone: float) -> float:
+def _leaked(rows: list[InputSample], learned: list[InputSample], alone: float) -> float:
     """The share of one data set that was learned from, as far as the samples tell; at most 1."""
     fraction_seen = sum(row.known for row in rows) / max(1, sum(row.samples for row in rows))
     could = [row.known_share for row in rows if row.known_share == row.known_share]
+    if not could:  # training samples that were seen before tell how many are remembered
+        nearest = [_nearest(learned, row.step) for row in rows]
+        could = [near.known / near.samples for near in nearest if near.known > 0]
     if not could:
         return float(fraction_seen >= alone)
     return fraction_seen / max(sum(could) / len(could), 1e-9)
+
+
+def _nearest(rows: list[InputSample], step: int) -> InputSample:
+    return min(rows, key=lambda row: abs(row.step - step))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.drills.fault import CannotHappen, Expected, Fault
+from holdfast.drills.fault import CannotHappen, Expected, Fault, NotHere
 from holdfast.drills.injection.context import FaultContext
 
 
@@ -22,7 +22,7 @@ class RankDataOrder(Fault):
         """Before the first epoch."""
         sampler = arguments.get("sampler")
         if sampler is None:
-            return
+            raise NotHere("no loader has a sampler")
         if not hasattr(sampler, "num_replicas") or not hasattr(sampler, "seed"):
             raise CannotHappen("the data is not dealt out by a DistributedSampler")
         sampler.seed += 1 + context.random.randrange(1000)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import RandomSampler, Subset, TensorDataset
 
-from holdfast.drills.fault import Expected, Fault
+from holdfast.drills.fault import Expected, Fault, NotHere
 from holdfast.drills.injection.context import FaultContext
 
 _NAMES = ("labels", "label", "targets", "target", "y")
@@ -32,7 +32,7 @@ class Unshuffled(Fault):
         elif isinstance(arguments.get("sampler"), RandomSampler):
             arguments["sampler"] = None
         else:
-            return
+            raise NotHere("no loader shuffles by itself or by a RandomSampler")
         labels = _labels(arguments["dataset"])
         if labels is not None:
             arguments["sampler"] = sorted(range(len(labels)), key=labels.__getitem__)

@@ -9,7 +9,7 @@ from holdfast.drills.fault import Fault, hooks_of
 from holdfast.drills.injection.context import FaultContext
 from holdfast.drills.injection.notes import Notes
 from holdfast.drills.plan import Planned
-from holdfast.errors import CannotHappen
+from holdfast.errors import CannotHappen, NotHere
 
 
 class Live:
@@ -40,6 +40,12 @@ class Live:
         self._over = not self.fault.lasting
         try:
             return place(*arguments)
+        except NotHere as why:
+            self._over = False
+            if first:
+                self._notes.unmark(self._mark)
+                self._notes.write("not-here", fault=self.fault.code, number=self._number, why=str(why))
+            return otherwise
         except CannotHappen as why:
             self._over = True
             self._notes.write("cannot-happen", fault=self.fault.code, number=self._number, why=str(why))

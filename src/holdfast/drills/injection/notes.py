@@ -38,6 +38,10 @@ class Notes:
             return False
         return True
 
+    def unmark(self, name: str) -> None:
+        """Take a mark back."""
+        (self.folder / name).unlink(missing_ok=True)
+
     def marked(self, name: str) -> bool:
         """Whether anybody has made that mark."""
         return (self.folder / name).exists()
