@@ -87,7 +87,9 @@ def of_torn_file(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 
 
 def of_own_error(evidence: Mapping[str, Any]) -> Iterable[Sign]:
-    """Whether it was the disk that refused what Holdfast wanted to write."""
+    """Whether the loop does not allow it, or the disk refused what Holdfast wanted to write."""
+    if evidence.get("limit"):
+        yield "not-possible-here", "it is not possible in this training"
     if _NOT_WRITABLE.search(str(evidence.get("error") or "")):
         yield "write-refused", "a folder refuses to be written"
 

@@ -167,6 +167,10 @@ def _torn(finding: Finding) -> str:
     return f"{_shown(finding.evidence['path'])} is incomplete: {finding.evidence['why']}"
 
 
+def _own(finding: Finding) -> str:
+    return f"{finding.evidence['what']}: {finding.evidence['error']}"
+
+
 def _non_finite_file(finding: Finding) -> str:
     evidence = finding.evidence
     return f"{_shown(evidence['path'])} (step {finding.step:,}) has NaN or Inf in {count(evidence['bad_tensors'], 'tensor')}"
@@ -228,6 +232,7 @@ SENTENCES: dict[str, Callable[[Finding], str]] = {
     "replica-left": _replicas,
     "tracker-unreachable": _server,
     "checkpoint-torn": _torn,
+    "holdfast-degraded": _own,
     "checkpoint-non-finite": _non_finite_file,
     "hang": _hung,
     "loader-stall": _hung,

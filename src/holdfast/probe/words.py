@@ -59,7 +59,7 @@ FINDINGS = {
     "disk-full": "the disk is full",
     "process-died": "the process ended early",
     "script-error": "the script failed",
-    "holdfast-degraded": "Holdfast stepped back",
+    "holdfast-degraded": "Holdfast could not do everything",
 }
 
 

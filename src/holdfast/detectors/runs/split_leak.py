@@ -13,8 +13,9 @@ def split_leak(
     """Of the held-out samples that were looked at, as many were seen in training as if `share` of all had been.
 
     Only some batches are looked at, so what is known of the training data is taken into account: where its size is not known, by
-    how many of its own samples come again in later passes; in a first pass, `alone` of the samples must have been seen. Every data set that is evaluated must show it: many scripts evaluate on a part
-    of the training data beside what they hold out. Data in which samples repeat by themselves (`twins`) says nothing.
+    how many of its own samples come again in later passes; in a first pass, `alone` of the samples must have been seen. Every
+    data set that is evaluated must show it: many scripts evaluate on a part of the training data beside what they hold out. Data
+    in which samples repeat by themselves (`twins`) says nothing.
     """
     learned, held = fields_of(of_split(run, "train")), fields_of(of_split(run, "val"))
     name = next((one for one in learned if one != label_field(learned) and learned[one][0].known >= 0), None)

@@ -156,7 +156,7 @@ SERVER_GONE = Cause(
 TOO_COSTLY = Cause(
     code="budget-reached",
     seen_by=("holdfast-degraded",),
-    ruled_out_by=("write-refused",),
+    ruled_out_by=("write-refused", "not-possible-here"),
     because="Watching would have cost more than its budget, so Holdfast samples less often.",
     likely=0.2,
     fixes=(Fix("allow more", setting="budget", op="set", value="3%", command="holdfast run --budget 3% -- …"),),
@@ -164,7 +164,7 @@ TOO_COSTLY = Cause(
 OWN_ERROR = Cause(
     code="error-of-holdfast",
     seen_by=("holdfast-degraded",),
-    ruled_out_by=("write-refused",),
+    ruled_out_by=("write-refused", "not-possible-here"),
     because="The loop uses something that Holdfast does not support, or Holdfast has a bug.",
     likely=0.3,
     fixes=(Fix("the finding names what was switched off and the error; HOLDFAST_DEBUG=1 shows where; please report it"),),

@@ -89,7 +89,8 @@ class Report:
     def cannot(self, what: str, words: str) -> None:
         """Report once that Holdfast cannot do something in this loop, with the line to add where there is one."""
         if self._count(f"cannot {what}: {words}") == 1:
-            self._write("finding", code="holdfast-degraded", severity="info", evidence={"what": what, "error": words})
+            evidence = {"what": what, "error": words, "limit": True}
+            self._write("finding", code="holdfast-degraded", severity="info", evidence=evidence)
 
     def _add_context(self, evidence: dict[str, Any], step: int, metrics: StepMetrics, *, save: bool, at_once: bool) -> None:
         context = self.failure_context
