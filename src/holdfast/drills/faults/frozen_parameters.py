@@ -24,15 +24,23 @@ class FrozenParameters(Fault):
     def __init__(self, strength: float | None = None) -> None:
         super().__init__(strength)
         self._cut: Any = None
+        self._checked = False  # that some parameters get no gradient now
 
     def update(self, context: FaultContext) -> None:
         """After the first update, once the model is known."""
         if self._cut is not None:
+            if not self._checked and all(map(_gets_gradient, context.model.parameters())):
+                raise CannotHappen("the layer in the middle keeps no gradient from the others")
+            self._checked = True
             return
         layers = context.layers(nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding, nn.RNNBase)
         if len(layers) < 2:
             raise CannotHappen("the model has one layer only")
         self._cut = layers[(len(layers) - 1) // 2][1].register_forward_hook(_detached)
+
+
+def _gets_gradient(parameter: nn.Parameter) -> bool:
+    return not parameter.requires_grad or (parameter.grad is not None and bool(parameter.grad.any()))
 
 
 def _detached(_layer: nn.Module, _inputs: Any, output: Any) -> Any:

@@ -27,6 +27,8 @@ class GpuOom(Fault):
         if device is None:
             raise CannotHappen("no part of the model is on a GPU")
         torch.cuda.empty_cache()
+        if torch.cuda.max_memory_allocated(device) <= self.strong * torch.cuda.memory_reserved(device):
+            raise CannotHappen("a step fits into the memory that is held between two steps")
         total = torch.cuda.get_device_properties(device).total_memory
         share = self.strong * torch.cuda.memory_reserved(device) / total
         torch.cuda.set_per_process_memory_fraction(min(1.0, share), device)
