@@ -134,6 +134,12 @@ def test_first_layers_left_alone_are_a_remark(why: str) -> None:
     assert found is not None and found.severity == "info"
 
 
+def test_gradients_that_are_always_zero_behind_others_are_none() -> None:
+    found = parameters_not_trained(sampled({"0.weight": lambda: 1.0, "1.weight": lambda: 0.0, "2.weight": lambda: 1.0}))
+    assert found is not None and found.severity == "warning" and found.evidence["parameters"] == ["1.weight"]
+    assert parameters_not_trained(sampled({"0.weight": lambda: 0.0, "1.weight": lambda: 1.0})) is None  # dead: another finding
+
+
 def test_a_parameter_that_is_trained_after_all_is_no_finding() -> None:
     run = view(200)
     run.add_untrained(1, "a", "no-gradient", 0, 2)

@@ -12,9 +12,10 @@ def parameters_not_trained(run: RunView, *, steps: int = 48, share: float = 0.1)
     Nobody means: an optimizer that holds parameters which never get a gradient (`share` of all, a few may be unused), or
     parameters that no optimizer holds *behind* some that are trained (a layer that was replaced after the optimizer was
     made), or an optimizer that holds no parameter of the model at all any more. Layers that are frozen, or missing from the
-    optimizer before the first one that is trained, are fine-tuning.
+    optimizer before the first one that is trained, are fine-tuning. A gradient that is exactly 0 in every sample is none.
     """
-    out = {name: one for name, one in run.untrained.items() if run.step - one.since >= steps}
+    out = _zero_gradients(run, steps)
+    out |= {name: one for name, one in run.untrained.items() if run.step - one.since >= steps}
     if not out:
         return None
     of = max(one.of for one in out.values())
@@ -35,6 +36,17 @@ def parameters_not_trained(run: RunView, *, steps: int = 48, share: float = 0.1)
     return Finding(
         "parameters-not-trained", step=run.step, severity="warning" if cut_off or behind else "info", evidence=evidence
     )
+
+
+def _zero_gradients(run: RunView, steps: int, *, samples: int = 3) -> dict[str, Untrained]:
+    """Parameters whose gradients were always 0, behind one that had others: where the first layers have none, they are dead."""
+    out, others = {}, False
+    for position, (name, seen) in enumerate(run.parameters.items()):
+        if any(seen.grad_norm):
+            others = True
+        elif others and len(seen.steps) >= samples and seen.steps[-1] - seen.steps[0] >= steps:
+            out[name] = Untrained("no-gradient", seen.steps[0], position, len(run.parameters))
+    return out
 
 
 def _behind_trained(out: dict[str, Untrained], of: int) -> list[str]:
