@@ -50,11 +50,23 @@ class Inputs:
         self._held_out: tuple[int, dict[int, int]] = (-1, {})  # step, samples of each dataset that were looked at in it
         self._first_batch: list[int] = []  # hashes of the batch that the last pass began with
         self._pass_start, self._repeats = -_SHORT_PASS, 0
+        self._learned_from: set[int] = set()  # numbers of datasets
+        self._undecided: tuple[Any, Any] | None = None  # the first batch of a pass over another dataset, with its iterator
 
     def batch(self, training: Sampled, iterator: Any, batch: Any) -> None:
         """Sample a training batch, if it is due or begins a pass."""
         budget, step = training.budget, training.step
-        begins_pass = getattr(iterator, "_num_yielded", 0) == 1 and step - self._pass_start >= _SHORT_PASS
+        first = getattr(iterator, "_num_yielded", 0) == 1
+        if not self._learned_from:
+            self._learned_from.add(self._number_of(iterator))
+        elif first and self._number_of(iterator) not in self._learned_from:  # some draw a batch before they call `model.eval()`
+            self._undecided = iterator, batch
+            return
+        undecided, self._undecided = self._undecided, None
+        if undecided is not None and undecided[0] is iterator:  # the second batch is trained on, so the first one was
+            self._learned_from.add(self._number_of(iterator))
+            first, batch = True, undecided[1]
+        begins_pass = first and step - self._pass_start >= _SHORT_PASS
         if begins_pass or (step >= budget.metrics[TRAIN].next_step and budget.due(TRAIN, step)):
             start = time.perf_counter()
             repeats = self._count_repeats(step, batch) if begins_pass else MISSING_INT
@@ -63,6 +75,7 @@ class Inputs:
 
     def held_out(self, training: Sampled, iterator: Any, batch: Any) -> None:
         """Sample the first evaluation batches of each dataset, if that is due: as many as make up a batch of usual size."""
+        self._undecided = None
         step, budget = training.step, training.budget
         if self._held_out[0] != step:
             if step < budget.metrics[HELD_OUT].next_step or not budget.due(HELD_OUT, step):
@@ -155,6 +168,6 @@ def _sample_fields(batch: Any) -> Iterator[tuple[str, Any]]:
 def _is_readable(value: torch.Tensor) -> bool:
     if value.layout is not torch.strided or value.is_quantized or value.is_complex():
         return False
-    if not (value.is_cpu or (value.is_cuda and not torch.cuda.is_current_stream_capturing())):  # type: ignore[no-untyped-call]
+    if not (value.is_cpu or (value.is_cuda and not torch.cuda.is_current_stream_capturing())):
         return False
     return value.dtype is not torch.bool and (not value.is_floating_point() or value.itemsize > 1)

@@ -31,6 +31,7 @@ def train(
     batch: int = 8,
     spoil: Any = None,
     held_out_batch: int = 8,
+    draws_early: bool = False,
 ) -> dict[str, torch.Tensor]:
     """A training as users write it; `spoil(step, model, inputs)` is called before each step."""
     torch.manual_seed(3)
@@ -45,9 +46,11 @@ def train(
             nn.functional.cross_entropy(model(inputs), labels).backward()
             optimizer.step()
             step += 1
+        batches = iter(DataLoader(held_out, batch_size=held_out_batch)) if held_out is not None else iter(())
+        first = [next(batches)] if draws_early else []
         model.eval()
         with torch.no_grad():
-            for inputs, _ in DataLoader(held_out, batch_size=held_out_batch) if held_out is not None else ():
+            for inputs, _ in (*first, *batches):
                 model(inputs)
         model.train()
     return {name: value.clone() for name, value in model.state_dict().items()}
@@ -85,6 +88,21 @@ def test_samples_that_are_held_out_are_not_known(run: Run) -> None:
     train(data(), data(seed=1), passes=4)
     held_out = rows_of(folder, "val")
     assert held_out and all(row["known"] == 0 for row in held_out)
+
+
+def test_a_held_out_batch_that_is_drawn_before_the_model_is_switched_is_none_to_learn_from(run: Run) -> None:
+    folder = run()
+    train(data(), data(seed=1), passes=4, draws_early=True)
+    learned, held_out = rows_of(folder, "train"), rows_of(folder, "val")
+    assert {row["source"] for row in learned} == {0} and len(learned) >= 3
+    assert held_out and all(row["known"] == 0 and row["source"] == 1 for row in held_out)
+
+
+def test_a_second_data_set_that_is_learned_from_is_noted(run: Run) -> None:
+    folder = run()
+    train(data(), passes=2)
+    train(data(seed=1), passes=2)
+    assert len(rows_of(folder, "train")) >= 3
 
 
 @pytest.mark.parametrize(("shuffle", "repeats"), [(True, 0), (False, 3)])
