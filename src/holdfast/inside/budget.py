@@ -7,6 +7,7 @@ fraction of the remaining budget.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ _MIN_INTERVAL, _MAX_INTERVAL = 10, 2000  # steps between two samples, however la
 _RESERVED = 0.1  # of the budget stays for sampled metrics, even where the work of every step takes all of it
 MEETING = 100  # steps; see Budget.meeting
 _CLOSER, _CLOSER_EVERY = ("parameters", "weights"), 64  # extra samples: at most one in so many steps, on average
-_SPIKE, _LR_DROP = 8.0, 20.0  # the loss above normal, in mean deviations; the factor by which the LR fell
+_SPIKE, _LR_DROP = 6.0, 20.0  # the rise of the loss, in usual changes from step to step; the factor by which the LR fell
 _OPENING_STEPS = 500  # later samples are also limited in time; a short run gets its samples early
 
 
@@ -43,8 +44,8 @@ class Budget:
     always: float = 0.0  # seconds per step of what is done at every step
     next_step: int = 0  # nothing is due before this step
     closer: int = 0  # extra samples so far
-    mean_loss: float = 0.0
-    deviation: float = 0.0  # mean absolute deviation of the loss
+    loss: float = 0.0  # of the last step
+    loss_change: float = 0.0  # mean absolute change of the loss from step to step: a loss that falls steadily is not noisy
     lr: float = 0.0  # of the last step
     meeting: int = 0  # with several ranks: all sample weight norms at multiples of this step, so that they can be compared
     meetings_only: bool = False  # one of very many ranks: nothing else is sampled
@@ -97,12 +98,13 @@ class Budget:
 
     def note(self, step: int, loss: float, lr: float) -> None:
         """Look closer at the next step if the loss spikes or the LR drops."""
-        above = loss - self.mean_loss
-        if above > _SPIKE * self.deviation > 0.0 or _LR_DROP * lr < self.lr:
+        rise = loss - self.loss
+        if rise > _SPIKE * self.loss_change > 0.0 or _LR_DROP * lr < self.lr:
             self.look_closer(step + 1)
-        self.mean_loss += 0.1 * above if self.deviation else loss
-        self.deviation += 0.1 * (abs(above) - self.deviation) if self.deviation else abs(loss)
         self.lr = lr
+        if abs(rise) < math.inf:  # not NaN either
+            self.loss_change += 0.1 * (abs(rise) - self.loss_change) if self.loss_change else abs(loss)
+            self.loss = loss
 
     def look_closer(self, step: int) -> None:
         """Take an extra sample of gradients and weights at this step; limited to a few per thousand steps."""
