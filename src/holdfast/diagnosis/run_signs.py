@@ -54,6 +54,8 @@ def _of_saves(curves: Curves, findings: Sequence[Finding]) -> Iterable[Sign]:
         after = loss.values[loss.steps > min(saved)]
         if len(after) >= _CONTINUES and np.isfinite(after).all():
             yield "training-goes-on", f"the loss has been finite in all {len(after)} steps since"
+        elif not len(after) and len(loss.values) >= _CONTINUES and np.isfinite(loss.values[-_CONTINUES:]).all():
+            yield "training-goes-on", "the loss was finite up to the last step, after which it was saved"
 
 
 def _of_updates(curves: Curves) -> Iterable[Sign]:
