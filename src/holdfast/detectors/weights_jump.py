@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.detectors.finding import Finding
-from holdfast.detectors.levels import middle, usual
+from holdfast.detectors.levels import middle, usual_of_falling
 from holdfast.detectors.loss_divergence import learning_rates
 from holdfast.signals.view import Floats, SignalView, Steps
 
@@ -15,7 +15,7 @@ _HUGE = 1e30
 
 
 def weights_jump(
-    signals: SignalView, *, least: float = 0.3, times: float = 1.25, lost: float = 0.5, sustained: int = 16
+    signals: SignalView, *, least: float = 0.3, times: float = 1.25, lost: float = 0.5, sustained: int = 12
 ) -> Finding | None:
     """Between two samples the logarithm of the norm moved by `least`, and `times` as far as all updates together can move it.
 
@@ -61,7 +61,7 @@ def _with_loss(signals: SignalView, steps: Steps, norms: Floats, lost: float, su
     first = signals.first("loss", 10)[1]
     if len(before) < 32 or len(after) < sustained or not all(np.isfinite(part).all() for part in (before, after, first)):
         return None
-    normal, early, level = usual(before), middle(first), middle(after[-_NEWEST:])
+    normal, early, level = usual_of_falling(before), middle(first), middle(after[-_NEWEST:])
     high = after > normal.value + max(lost * (early - normal.value), 6 * normal.noise)
     onset = int(loss_at[loss_at > split][int(np.argmax(high))])
     rates = learning_rates(signals, onset)
