@@ -74,7 +74,7 @@ class Runtime(Process):
 
     def before_update(self, optimizer: Optimizer, scaler: Any) -> None:
         """The gradients of an optimizer are complete."""
-        begun, thread = time.perf_counter(), self.thread
+        begun, thread = time.perf_counter(), self.threads.here
         if thread.evaluation is not None:
             self.end_evaluation()
         entry = self.of_optimizer.get(id(optimizer))
@@ -89,7 +89,7 @@ class Runtime(Process):
 
     def after_update(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
         """An optimizer has stepped, or its scaler left the step out."""
-        begun, thread = time.perf_counter(), self.thread
+        begun, thread = time.perf_counter(), self.threads.here
         thread.losses.end_step()
         if cast(Any, optimizer) is not thread.manual:
             thread.backwards, thread.look_at, thread.manual = 0, LOOK_AFTER_STEPS, None
@@ -138,7 +138,7 @@ class Runtime(Process):
 
     def backward_begins(self, outputs: Any) -> None:
         """`backward` was called on something."""
-        begun, thread = time.perf_counter(), self.thread
+        begun, thread = time.perf_counter(), self.threads.here
         if thread.evaluation is not None:
             self.end_evaluation()
         if thread.manual is not None:
@@ -202,7 +202,7 @@ class Runtime(Process):
         """A loader gave a batch."""
         if fast_forward.active:
             return
-        begun, thread = time.perf_counter(), self.thread
+        begun, thread = time.perf_counter(), self.threads.here
         feed = thread.feed
         if feed is None:
             feed = thread.feed = self.feeds.for_drawing(iterator)

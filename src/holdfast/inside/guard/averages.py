@@ -22,6 +22,7 @@ class Averages:
     def __init__(self, copies: Iterable[Any] = ()) -> None:
         self._copies = [weakref.ref(copy) for copy in copies]
         self._saved: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.has_saved = False
 
     def __bool__(self) -> bool:
         return bool(self._copies)
@@ -38,12 +39,12 @@ class Averages:
         """Save the copies: an update was skipped, and the script is about to average over it."""
         states = [copy if isinstance(copy, nn.Module) else copy.state_dict() for copy in self.alive()]
         self._saved = [(tensor, tensor.detach().clone()) for state in states for _, tensor in tensors_in(state)]
+        self.has_saved = bool(self._saved)
 
     def restore(self) -> None:
         """Restore what was saved, before the next update."""
-        if not self._saved:
-            return
         with torch.no_grad():
             for tensor, value in self._saved:
                 tensor.copy_(value)
         self._saved.clear()
+        self.has_saved = False

@@ -37,6 +37,7 @@ class Guard:
     def __init__(self, policy: Policy, report: Report, averages: Averages) -> None:
         self.policy, self.report, self.averages = policy, report, averages
         self.failure_context, self.statistics = report.failure_context, RunningStatistics(())
+        self._has_statistics = False
         self.norms = NormHistory()
         self.max_norm = math.inf  # an action may set a lower one
         self.cannot_clip = ""  # why the gradients of the last update could not be clipped here
@@ -50,6 +51,7 @@ class Guard:
         self._past: deque[tuple[float | None, float | None]] = deque(maxlen=_PAST_STEPS)
         self._agreements: weakref.WeakKeyDictionary[Optimizer, RankAgreement | None] = weakref.WeakKeyDictionary()
         self._several = world_size() > 1
+        self._clips, self._skips_on_device = policy.heals_from("gradient-explosion"), policy.guards("non-finite-gradient")
 
     # Before an update
 
@@ -57,7 +59,7 @@ class Guard:
         self, optimizer: Optimizer, metrics: StepMetrics, step: int, *, is_main: bool, clipped_at: float | None = None
     ) -> None:
         """Check an update: skip it, clip it, or let it pass. A gradient scaler skips by itself."""
-        if is_main:
+        if is_main and self.averages.has_saved:
             self.averages.restore()
         if self._skipped is not None or self._flag is not None:
             self._end()  # a step that raised has left one
@@ -72,7 +74,7 @@ class Guard:
             self._before_on_device(optimizer, metrics, agreement)
             return
         self.cannot_clip = ""
-        norm, code, loss = metrics.gradient_norm, None, metrics.loss
+        norm, code, loss = metrics.norm, None, metrics.loss
         is_sound = norm is not None and norm - norm == 0.0 and (loss is None or loss - loss == 0.0)  # the common step
         if not is_sound or metrics.stats is not None or agreement is not None:
             norm, code = self._judge(metrics, agreement)
@@ -81,7 +83,7 @@ class Guard:
                 self._skipped = self._skip(optimizer)
             self._bad = (step, code, metrics)
             return
-        if is_main and norm is not None:
+        if is_main and self._clips and norm is not None:
             self._clip(optimizer, metrics, norm if clipped_at is None else min(norm, clipped_at), step)
 
     def _judge(self, metrics: StepMetrics, agreement: RankAgreement | None) -> tuple[float | None, str | None]:
@@ -97,7 +99,7 @@ class Guard:
 
     def _clip(self, optimizer: Optimizer, metrics: StepMetrics, norm: float, step: int) -> None:
         limit = min(self.norms.limit(), self.max_norm)
-        if norm <= limit or not self.policy.heals_from("gradient-explosion"):
+        if norm <= limit:
             self._clipped_in_a_row = 0
             self.norms.add(norm)
             if self.norms.seen % _CHECK_TRAINED_EVERY == 1:
@@ -119,7 +121,7 @@ class Guard:
             self.report.clipped(step, metrics, norm=norm, limit=max_norm)
 
     def _before_on_device(self, optimizer: Optimizer, metrics: StepMetrics, agreement: RankAgreement | None) -> None:
-        if not self.policy.guards("non-finite-gradient"):
+        if not self._skips_on_device:
             return
         flag = metrics.flag(with_loss=not self._several)
         if agreement is not None:
@@ -142,7 +144,8 @@ class Guard:
         """Finish a step; whether its update was skipped, as far as the host knows."""
         flag, was_skipped = self._flag, self._skipped is not None
         skipped = skipped or bool(metrics is not None and metrics.reader is None and metrics.found_inf)
-        self._end(optimizer)
+        if was_skipped or flag is not None or self._last_flag is not None:
+            self._end(optimizer)
         bad, self._bad = self._bad, None
         if not is_main:
             if bad is not None:
@@ -150,11 +153,10 @@ class Guard:
                 self.report.bad_update(*bad, list(self._past), was_skipped=was_skipped, optimizer=name)
             return was_skipped
         self.last_skipped = was_skipped
-        if flag is not None and not skipped:
-            if self.statistics:
+        if self._has_statistics:
+            if flag is not None and not skipped:
                 self.statistics.keep_unless(flag.value)
-        elif self.statistics:
-            if was_skipped or skipped:
+            elif was_skipped or skipped:
                 self.statistics.put_back()
             else:
                 self.statistics.keep()
@@ -170,6 +172,7 @@ class Guard:
     def learn_models(self, models: list[nn.Module]) -> None:
         """Learn the models whose running statistics are kept."""
         self.statistics = RunningStatistics(models)
+        self._has_statistics = bool(self.statistics)
 
     def start_again(self) -> None:
         """Forget the norms and statistics of the steps that were rolled back."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 Optimizer = torch.optim.Optimizer
+_ABSENT: Any = object()
 
 
 class SkippedUpdate:
@@ -38,18 +39,20 @@ class SkipFlag:
 
     def __init__(self, optimizer: Optimizer, flag: torch.Tensor) -> None:
         attributes = vars(optimizer)
-        self._before = {name: attributes[name] for name in ("found_inf", "grad_scale") if name in attributes}
-        found_inf: Any = self._before.get("found_inf")
-        self.value = flag if found_inf is None else torch.maximum(flag, found_inf.reshape(()).to(flag))
+        self._found_inf, self._grad_scale = attributes.get("found_inf", _ABSENT), attributes.get("grad_scale", _ABSENT)
+        self.value, found_inf = flag, self._found_inf
+        if found_inf is not _ABSENT and found_inf is not None:
+            self.value = torch.maximum(flag, found_inf.reshape(()).to(flag))
         attributes["found_inf"] = self.value
-        attributes.setdefault("grad_scale", None)
+        if self._grad_scale is _ABSENT:
+            attributes["grad_scale"] = None
 
     def remove(self, optimizer: Optimizer) -> None:
         """Restore the optimizer's attributes."""
         attributes = vars(optimizer)
-        for name in ("found_inf", "grad_scale"):
-            if name in self._before:
-                attributes[name] = self._before[name]
+        for name, before in (("found_inf", self._found_inf), ("grad_scale", self._grad_scale)):
+            if before is not _ABSENT:
+                attributes[name] = before
             else:
                 attributes.pop(name, None)
 
@@ -61,7 +64,10 @@ def supports_skip_flag(optimizer: Optimizer) -> bool:
     """
     if not getattr(optimizer, "_step_supports_amp_scaling", False) or not optimizer.state:
         return False
-    return all([group.get("fused") for group in optimizer.param_groups])  # noqa: C419 - on the way of every step
+    for group in optimizer.param_groups:  # noqa: SIM110 - on the way of every step
+        if not group.get("fused"):
+            return False
+    return True
 
 
 _WARM_UP = 50  # norms before a limit applies

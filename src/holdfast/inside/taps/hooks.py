@@ -35,7 +35,7 @@ class Hooks:
         self.runtime = runtime
         self._taps = Taps()
         self._handles: list[Any] = []
-        self._thread = runtime.thread
+        self._threads = runtime.threads
         self.guards = False  # whether the wrappers that only a guard needs are installed
         self._collectives = Collectives(runtime)
         shield = Shield(runtime.trouble)
@@ -89,7 +89,7 @@ class Hooks:
             return None
         if self._failures and self._shield.closed("before_update"):
             return None
-        thread = self._thread
+        thread = self._threads.here
         thread.steps_under_way += 1
         if thread.steps_under_way > 1:
             return None
@@ -109,20 +109,20 @@ class Hooks:
 
         def wrapped_closure(*args: Any, **kwargs: Any) -> Any:
             nonlocal called
-            self._thread.in_closure = True
+            self._threads.here.in_closure = True
             try:
                 result = closure(*args, **kwargs)
             finally:
-                self._thread.in_closure = False
+                self._threads.here.in_closure = False
             if not called:
                 called = True
-                self._before(optimizer, self._thread.scaler)
+                self._before(optimizer, self._threads.here.scaler)
             return result
 
         return wrapped_closure
 
     def _after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        thread = self._thread
+        thread = self._threads.here
         if thread.steps_under_way == 0:
             return
         thread.steps_under_way -= 1
@@ -138,7 +138,7 @@ class Hooks:
         def scale(scaler: Any, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
             if scaled is not outputs:
-                self._thread.losses.note_scaling(scaled, outputs, scaler._scale)
+                self._threads.here.losses.note_scaling(scaled, outputs, scaler._scale)
             return scaled
 
         return scale
@@ -147,7 +147,7 @@ class Hooks:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if not scaler.is_enabled():
                 return original(scaler, optimizer, *args, **kwargs)
-            thread = self._thread
+            thread = self._threads.here
             thread.scaler, thread.reached_update = scaler, False
             try:
                 result = original(scaler, optimizer, *args, **kwargs)
@@ -168,7 +168,7 @@ class Hooks:
         end = shield(runtime.backward_ended)
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            thread = self._thread
+            thread = self._threads.here
             if _compiling() or thread.in_backward:  # activation checkpointing calls it inside
                 return original(tensors, *args, **kwargs)
             if not thread.in_closure:
