@@ -87,6 +87,12 @@ class Runtime(Process):
             training.before_update(optimizer, scaler)
         thread.cost += time.perf_counter() - begun
 
+    def update_unchecked(self, optimizer: Optimizer) -> None:
+        """Holdfast has failed before an update; outside of the shield, so it must not fail itself."""
+        _, training = self.of_optimizer.get(id(optimizer), (None, None))
+        if training is not None and training.guard is not None:
+            training.guard.failed()
+
     def after_update(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
         """An optimizer has stepped, or its scaler left the step out."""
         begun, thread = time.perf_counter(), self.threads.here

@@ -3,7 +3,7 @@
 On the host this is one comparison. On a GPU a fused optimizer skips by a flag on the device, and the result is reported when the
 metrics arrive; any other optimizer has to wait for one number. Under DDP the gradients are the same on every rank, so all ranks
 agree, as long as the loss of a single rank does not count. With sharded parameters one number is reduced over the ranks that
-share them.
+share them. The stages of a pipeline vote, and each waits for the others.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from holdfast.inside.guard.report import Report
 from holdfast.inside.guard.skipping import NormHistory, SkipFlag, SkippedUpdate, supports_skip_flag
 from holdfast.inside.members import parameters_of
 from holdfast.inside.policy import Policy
-from holdfast.inside.ranks import RankAgreement, sharing_ranks, world_size
+from holdfast.inside.ranks import RankAgreement, StageAgreement, sharing_ranks, stages_of, world_size
 
 Optimizer = torch.optim.Optimizer
 _MAX_CLIPPED_IN_A_ROW = 5  # more are a new level, not a spike
@@ -51,6 +52,8 @@ class Guard:
         self._past: deque[tuple[float | None, float | None]] = deque(maxlen=_PAST_STEPS)
         self._agreements: weakref.WeakKeyDictionary[Optimizer, RankAgreement | None] = weakref.WeakKeyDictionary()
         self._several = world_size() > 1
+        self._stages: StageAgreement | None = None  # of the main optimizer, looked for at its first update
+        self._has_looked_for_stages = False
         self._clips, self._skips_on_device = policy.heals_from("gradient-explosion"), policy.guards("non-finite-gradient")
 
     # Before an update
@@ -68,16 +71,19 @@ class Guard:
             self.cannot_clip = "a gradient scaler is in use"
             return
         agreement = self._agreement_of(optimizer) if self._several else None
+        stages = self._stages_of(optimizer) if self._several and is_main else None
         on_device = agreement is not None and agreement.on_device  # also on a rank without a gradient
         if metrics.reader is not None or on_device:
             self.cannot_clip = "the gradients are on a GPU"
-            self._before_on_device(optimizer, metrics, agreement)
+            self._before_on_device(optimizer, metrics, agreement, stages)
             return
         self.cannot_clip = ""
         norm, code, loss = metrics.norm, None, metrics.loss
         is_sound = norm is not None and norm - norm == 0.0 and (loss is None or loss - loss == 0.0)  # the common step
         if not is_sound or metrics.stats is not None or agreement is not None:
             norm, code = self._judge(metrics, agreement)
+        if stages is not None and stages.any(code is not None) and code is None:
+            code = "non-finite-gradient"
         if code is not None:
             if self.policy.guards(code):
                 self._skipped = self._skip(optimizer)
@@ -120,12 +126,19 @@ class Guard:
         if limit != self.max_norm:
             self.report.clipped(step, metrics, norm=norm, limit=max_norm)
 
-    def _before_on_device(self, optimizer: Optimizer, metrics: StepMetrics, agreement: RankAgreement | None) -> None:
+    def _before_on_device(
+        self, optimizer: Optimizer, metrics: StepMetrics, agreement: RankAgreement | None, stages: StageAgreement | None
+    ) -> None:
         if not self._skips_on_device:
             return
         flag = metrics.flag(with_loss=not self._several)
         if agreement is not None:
             flag = agreement.any(metrics.has_bad_gradient if flag is None else flag)
+        if stages is not None:  # they meet on the host
+            metrics.found_inf = float(stages.any(bool(flag is not None and flag.item())))
+            if metrics.found_inf:
+                self._skipped = self._skip(optimizer)
+            return
         if flag is None:
             return
         if supports_skip_flag(optimizer) and not self.averages:
@@ -223,6 +236,18 @@ class Guard:
             if problem:
                 self.report.cannot("guard", f"{problem}: each rank decides alone whether an update is skipped")
         return self._agreements[optimizer]
+
+    def _stages_of(self, optimizer: Optimizer) -> StageAgreement | None:
+        """The agreement with the other stages of a pipeline, determined once; None where there is none, or it is over."""
+        if not self._has_looked_for_stages:
+            self._has_looked_for_stages = True
+            self._stages = stages_of(parameters_of(optimizer), partial(self.report.cannot, "guard"))
+        return self._stages
+
+    def failed(self) -> None:
+        """This rank could not check an update: the other stages of its pipeline must not wait for its next vote."""
+        if self._stages is not None:
+            self._stages.leave()
 
 
 def _trained_by(optimizer: Optimizer) -> tuple[int, int]:

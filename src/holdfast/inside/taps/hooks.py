@@ -100,6 +100,7 @@ class Hooks:
                 self.runtime.before_update(optimizer, thread.scaler)
             except Exception as error:  # noqa: BLE001 - shields the user's step
                 self._shield.failed("before_update", error)
+                self.runtime.update_unchecked(optimizer)
             return None
         return with_closure(args, kwargs, self._wrap_closure(closure, optimizer))
 
