@@ -87,11 +87,12 @@ class Runtime(Process):
             training.before_update(optimizer, scaler)
         thread.cost += time.perf_counter() - begun
 
-    def update_unchecked(self, optimizer: Optimizer) -> None:
-        """Holdfast has failed before an update; outside of the shield, so it must not fail itself."""
+    def update_unchecked(self, optimizer: Optimizer, scaler: Any) -> None:
+        """Holdfast has failed before an update, or is off there: no other rank may wait for it. With a scaler none does."""
         _, training = self.of_optimizer.get(id(optimizer), (None, None))
-        if training is not None and training.guard is not None:
-            training.guard.failed()
+        if training is not None and training.guard is not None and scaler is None:
+            with contextlib.suppress(Exception):  # the ranks are gone: the training finds out itself
+                training.guard.failed(optimizer)
 
     def after_update(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
         """An optimizer has stepped, or its scaler left the step out."""

@@ -54,6 +54,7 @@ class Guard:
         self._several = world_size() > 1
         self._stages: StageAgreement | None = None  # of the main optimizer, looked for at its first update
         self._has_looked_for_stages = False
+        self._has_voted = False  # whether the ranks with shards have this rank's number for the update in progress
         self._clips, self._skips_on_device = policy.heals_from("gradient-explosion"), policy.guards("non-finite-gradient")
 
     # Before an update
@@ -66,7 +67,7 @@ class Guard:
             self.averages.restore()
         if self._skipped is not None or self._flag is not None:
             self._end()  # a step that raised has left one
-        self._bad = None
+        self._bad, self._has_voted = None, False
         if metrics.scale is not None:
             self.cannot_clip = "a gradient scaler is in use"
             return
@@ -96,6 +97,7 @@ class Guard:
         """The gradient norm over the ranks that share the parameters, and the finding code of a bad update."""
         norm, bad = metrics.gradient_norm, metrics.has_bad_gradient
         if agreement is not None:
+            self._has_voted = True
             square = math.nan if bad else 0.0 if norm is None else norm * norm
             norm = math.sqrt(total) if (total := agreement.sum(square)) >= 0.0 else math.nan
             bad = not math.isfinite(norm)
@@ -133,6 +135,7 @@ class Guard:
             return
         flag = metrics.flag(with_loss=not self._several)
         if agreement is not None:
+            self._has_voted = True
             flag = agreement.any(metrics.has_bad_gradient if flag is None else flag)
         if stages is not None:  # they meet on the host
             metrics.found_inf = float(stages.any(bool(flag is not None and flag.item())))
@@ -155,7 +158,7 @@ class Guard:
         self, optimizer: Optimizer, metrics: StepMetrics | None, *, skipped: bool, is_main: bool, inner: bool = False
     ) -> bool:
         """Finish a step; whether its update was skipped, as far as the host knows."""
-        flag, was_skipped = self._flag, self._skipped is not None
+        flag, was_skipped, self._has_voted = self._flag, self._skipped is not None, False
         skipped = skipped or bool(metrics is not None and metrics.reader is None and metrics.found_inf)
         if was_skipped or flag is not None or self._last_flag is not None:
             self._end(optimizer)
@@ -244,8 +247,12 @@ class Guard:
             self._stages = stages_of(parameters_of(optimizer), partial(self.report.cannot, "guard"))
         return self._stages
 
-    def failed(self) -> None:
-        """This rank could not check an update: the other stages of its pipeline must not wait for its next vote."""
+    def failed(self, optimizer: Optimizer) -> None:
+        """This rank could not check an update: those that share its model get a number that changes nothing, or wait no more."""
+        agreement = self._agreement_of(optimizer) if self._several and not self._has_voted else None
+        if agreement is not None and (self._skips_on_device or not agreement.on_device):
+            agreement.sum(0.0)
+        self._has_voted = False
         if self._stages is not None:
             self._stages.leave()
 

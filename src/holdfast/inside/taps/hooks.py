@@ -87,11 +87,12 @@ class Hooks:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _compiling() or (_CUDA_BUILT and _cuda._initialized and _capturing()):  # nothing may be added to a CUDA graph
             return None
-        if self._failures and self._shield.closed("before_update"):
-            return None
         thread = self._threads.here
         thread.steps_under_way += 1
         if thread.steps_under_way > 1:
+            return None
+        if self._failures and self._shield.closed("before_update"):
+            self.runtime.update_unchecked(optimizer, thread.scaler)
             return None
         thread.reached_update = True
         closure = closure_of(args, kwargs) if kwargs or len(args) > 1 else None
@@ -100,7 +101,7 @@ class Hooks:
                 self.runtime.before_update(optimizer, thread.scaler)
             except Exception as error:  # noqa: BLE001 - shields the user's step
                 self._shield.failed("before_update", error)
-                self.runtime.update_unchecked(optimizer)
+                self.runtime.update_unchecked(optimizer, thread.scaler)
             return None
         return with_closure(args, kwargs, self._wrap_closure(closure, optimizer))
 
