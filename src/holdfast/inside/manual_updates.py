@@ -31,7 +31,7 @@ class ManualUpdates:
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """One group; the learning rate of a script that updates by hand is not known."""
-        group: dict[str, Any] = {"params": [one for reference in self._parameters if (one := reference()) is not None]}
+        group: dict[str, Any] = {"params": [alive for reference in self._parameters if (alive := reference()) is not None]}
         if self._optimizer is not None and (optimizer := self._optimizer()) is not None:
             group["lr"] = _learning_rate(optimizer)
         return [group]

@@ -223,7 +223,7 @@ class Runtime(Process):
                 feed.batches.note(iterator, batch)
         else:
             self._evaluation(since=begun - seconds)
-        training = next((one for one in reversed(self.trainings) if one.loader is loader), None)
+        training = next((other for other in reversed(self.trainings) if other.loader is loader), None)
         if training is not None and self.fast_forwarding is None:  # then one batch stands for many
             (training.inputs.batch if to_learn else training.inputs.held_out)(training, iterator, batch)
         thread.cost += time.perf_counter() - begun

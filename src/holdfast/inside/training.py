@@ -353,7 +353,7 @@ class Training(Members):
         metrics = member.read(parameters, self, each=True)
         if weights := plain_weights([parameter for parameter in parameters if parameter.grad is not None]):
             metrics.add("weights", weight_norms(weights))
-        others = [held for one in self.members.values() if one is not member and (held := one.optimizer()) is not None]
+        others = [held for other in self.members.values() if other is not member and (held := other.optimizer()) is not None]
         metrics.untrained = self.models.newly_untrained(parameters, [p for held in others for p in parameters_of(held)])
         self.charge("parameters", begun)
         return metrics

@@ -93,7 +93,7 @@ class GroupOverrides:
 
     def own_value(self, group: dict[str, Any], name: str) -> Any:
         """The script's value, whether it is overridden now or not."""
-        return next((own for one, key, own, _ in self._overrides if one is group and key == name), group[name])
+        return next((own for held, key, own, _ in self._overrides if held is group and key == name), group[name])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -294,8 +294,8 @@ class Settings:
         name = change.group_changes[0].name
         groups = self._groups(RequestedSetting(name, None, "=", 0.0))
         before = [self._value(name, *group) for group in groups]
-        undone = [one for one in change.group_changes if one not in self._changes]
-        self._use([*(one for one in self._changes if one not in change.group_changes), *undone])
+        undone = [made for made in change.group_changes if made not in self._changes]
+        self._use([*(made for made in self._changes if made not in change.group_changes), *undone])
         return AppliedChange(name, _one(before), _one([self._value(name, *group) for group in groups]), change.group_changes)
 
     def _change_clip(self, setting: RequestedSetting) -> AppliedChange:
