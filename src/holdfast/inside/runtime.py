@@ -28,9 +28,8 @@ from torch.utils.data import get_worker_info
 from holdfast.inside.control.interrupt import Interrupt
 from holdfast.inside.control.restarted import ELASTIC, restarted
 from holdfast.inside.manual_updates import LOOK_AFTER_STEPS, PACKAGES
-from holdfast.inside.observers.evaluations import EvaluationPhase
+from holdfast.inside.observers.evaluations import EvaluationPhase, write_logged
 from holdfast.inside.observers.heartbeat import HEARTBEAT
-from holdfast.inside.observers.metrics import write_logged
 from holdfast.inside.optimizer_registry import assign, settle
 from holdfast.inside.process import Process
 from holdfast.inside.scope import Scope

@@ -19,7 +19,7 @@ from torch import nn
 from holdfast.inside.budget import Budget
 from holdfast.inside.gradients.device_reader import DeviceReader, own_values
 from holdfast.inside.gradients.step_metrics import StepMetrics
-from holdfast.inside.members import Member, Members, parameters_of
+from holdfast.inside.members import Member, Members
 from holdfast.inside.models import Models
 from holdfast.inside.observers import step_columns as at
 from holdfast.inside.observers.inputs import Inputs
@@ -33,6 +33,7 @@ from holdfast.inside.observers.zero_grad import ZeroGradCheck, report_not_zeroed
 from holdfast.inside.shield import Shield
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING, MISSING_INT
+from holdfast.state.parameters import parameters_of
 
 if TYPE_CHECKING:  # loaded under a policy that acts
     from holdfast.inside.control.control import Control

@@ -13,8 +13,8 @@ from every_case import every_case
 from holdfast.inside import ranks
 from holdfast.inside.arm import armed
 from holdfast.inside.gradients.step_metrics import StepMetrics
-from holdfast.inside.guard.averages import Averages
 from holdfast.inside.guard.guard import Guard
+from holdfast.inside.guard.skipping import Averages
 from holdfast.inside.policy import Policy
 from holdfast.inside.ranks import RankAgreement, sharing_ranks
 from holdfast.signals.run_folder import RunFolder

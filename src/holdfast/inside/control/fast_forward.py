@@ -26,10 +26,10 @@ from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIt
 
 from holdfast.errors import HoldfastError
 from holdfast.inside.guard.skipping import SkippedUpdate
-from holdfast.inside.members import parameters_of
 from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.ranks import world_size
 from holdfast.signals.pulse import CATCHING_UP, TRAINING
+from holdfast.state.parameters import parameters_of
 
 if TYPE_CHECKING:
     from holdfast.inside.control.control import Control

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import torch
 
-from holdfast.inside.members import parameters_of
 from holdfast.signals.actions import Refused
+from holdfast.state.parameters import parameters_of
 
 Optimizer = torch.optim.Optimizer
 _SYNTAX = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[\s*(\d+)\s*\])?\s*([*/]?=)\s*(\S.*?)\s*$")
@@ -299,12 +299,7 @@ class Settings:
         return AppliedChange(name, _one(before), _one([self._value(name, *group) for group in groups]), change.group_changes)
 
     def _change_clip(self, setting: RequestedSetting) -> AppliedChange:
-        if any(
-            hasattr(p, "_fsdp_flattened")
-            for o in self._training.optimizers()
-            for group in o.param_groups
-            for p in group["params"]
-        ):
+        if any(hasattr(p, "_fsdp_flattened") for o in self._training.optimizers() for p in parameters_of(o)):
             raise Refused("with FullyShardedDataParallel only the script can clip: model.clip_grad_norm_(max_norm)")
         before, clip = self.max_norm, _ClipChange(setting.value)
         self._clips.append(clip)

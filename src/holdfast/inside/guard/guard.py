@@ -18,13 +18,12 @@ import torch
 from torch import nn
 
 from holdfast.inside.gradients.step_metrics import StepMetrics
-from holdfast.inside.guard.averages import Averages
 from holdfast.inside.guard.batchnorm import RunningStatistics
 from holdfast.inside.guard.report import Report
-from holdfast.inside.guard.skipping import NormHistory, SkipFlag, SkippedUpdate, supports_skip_flag
-from holdfast.inside.members import parameters_of
+from holdfast.inside.guard.skipping import Averages, NormHistory, SkipFlag, SkippedUpdate, supports_skip_flag
 from holdfast.inside.policy import Policy
 from holdfast.inside.ranks import RankAgreement, StageAgreement, sharing_ranks, stages_of, world_size
+from holdfast.state.parameters import parameters_of
 
 Optimizer = torch.optim.Optimizer
 _MAX_CLIPPED_IN_A_ROW = 5  # more are a new level, not a spike
