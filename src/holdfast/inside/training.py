@@ -152,6 +152,7 @@ class Training(Members):
             and not each
             and self._zero_grad_check.is_decided
             and type(optimizer) in _KEEP_GRADIENTS
+            and not optimizer._optimizer_step_post_hooks  # one of them may clear the gradients
         )
         if not self._reads_after:
             self._measure(optimizer, member, metrics, scaler, each=each)
