@@ -97,7 +97,7 @@ class Runtime(Process):
         """An optimizer has stepped, or its scaler left the step out."""
         begun, thread = time.perf_counter(), self.threads.here
         thread.losses.end_step()
-        if cast(Any, optimizer) is not thread.manual:
+        if optimizer is not thread.manual:
             thread.backwards, thread.look_at, thread.manual = 0, LOOK_AFTER_STEPS, None
         entry = self.of_optimizer.get(id(optimizer))
         training = entry[1] if entry is not None and entry[0]() is optimizer else self._training_of(optimizer)

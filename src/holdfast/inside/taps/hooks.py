@@ -22,6 +22,7 @@ from holdfast.signals.pulse import LOADING
 
 Optimizer = torch.optim.Optimizer
 _compiling = torch.compiler.is_compiling
+_tracing = torch.compiler.is_dynamo_compiling  # the cheaper question, for what every step asks
 _CUDA_BUILT = bool(torch.backends.cuda.is_built())  # type: ignore[no-untyped-call]
 _cuda: Any = torch.cuda
 _capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None) or _cuda.is_current_stream_capturing
@@ -85,7 +86,7 @@ class Hooks:
     # several microseconds when caches are cold.
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if _compiling() or (_CUDA_BUILT and _cuda._initialized and _capturing()):  # nothing may be added to a CUDA graph
+        if _tracing() or (_CUDA_BUILT and _cuda._initialized and _capturing()):  # nothing may be added to a CUDA graph
             return None
         thread = self._threads.here
         thread.steps_under_way += 1
@@ -171,7 +172,7 @@ class Hooks:
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             thread = self._threads.here
-            if _compiling() or thread.in_backward:  # activation checkpointing calls it inside
+            if _tracing() or thread.in_backward:  # activation checkpointing calls it inside
                 return original(tensors, *args, **kwargs)
             if not thread.in_closure:
                 thread.steps_under_way = 0  # left over from a step that raised
