@@ -76,6 +76,19 @@ def test_losses_and_norms_are_the_true_ones_and_nothing_waits_for_the_gpu(tmp_pa
     assert known(read(run.folder, "steps", "update_ratio")).min() > 0
 
 
+@pytest.mark.parametrize("changes", ["a hook clears them", "nesterov adds to them"])
+def test_norms_are_those_before_the_update_where_it_changes_the_gradients(tmp_path: Path, changes: str) -> None:
+    model = make_model()
+    if changes == "a hook clears them":
+        optimizer: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        optimizer.register_step_post_hook(lambda cleared, _args, _kwargs: cleared.zero_grad(set_to_none=False))
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9, nesterov=True, foreach=True)
+    with holdfast.watch(model, optimizer, folder=tmp_path) as run:
+        _, norms = train(model, optimizer, 40)
+    np.testing.assert_allclose(read(run.folder, "steps", "grad_norm"), torch.stack(norms).cpu(), rtol=1e-4)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_each_gradient_kind_is_read_right_by_the_kernel(dtype: torch.dtype) -> None:
     from holdfast.inside.gradients.cuda import GradientKernel, can_be_read_by_kernel

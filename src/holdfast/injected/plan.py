@@ -26,6 +26,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from holdfast.inside.discovery import find_live_objects, find_roots
 from holdfast.inside.observers.batch_contents import leaves
 from holdfast.inside.taps.registry import Patches
+from holdfast.state.parameters import parameters_of
 
 VARIABLE = "HOLDFAST_PLAN"
 _LOADER_SIGNATURE = inspect.signature(DataLoader.__init__)
@@ -111,7 +112,7 @@ class Measure:
         self._reset()
 
     def _row(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = parameters_of(optimizer)
         state = [value for values in optimizer.state.values() for value in values.values() if isinstance(value, torch.Tensor)]
         row: dict[str, Any] = {
             "step": self._step,

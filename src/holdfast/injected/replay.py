@@ -33,6 +33,7 @@ from holdfast.inside.scope import Scope
 from holdfast.inside.taps.hooks import closure_of, with_closure
 from holdfast.inside.taps.registry import Patches
 from holdfast.signals.run_folder import RunFolder
+from holdfast.state.parameters import parameters_of
 
 RESULT = "HOLDFAST_REPLAY_RESULT"
 
@@ -251,7 +252,7 @@ class Replay:
             others = [other for other in find_live_objects().optimizers if other is not optimizer and other.param_groups]
             if others and self._num_replaced and not self._skipped_step:
                 self._skipped_step = True  # in a GAN, the second network's loss may be the bad one
-                for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+                for parameter in parameters_of(optimizer):
                     parameter.grad = None
                 return
             self._finish(None)

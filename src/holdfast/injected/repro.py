@@ -29,6 +29,7 @@ from holdfast.inside.discovery import find_live_objects, find_roots, named
 from holdfast.inside.observers.batch_contents import leaves
 from holdfast.inside.seeding import ask_for_determinism, seed
 from holdfast.inside.taps.registry import Taps
+from holdfast.state.parameters import parameters_of
 
 VARIABLE = "HOLDFAST_REPRO"
 _MAX_OUTPUTS = 2000  # of modules per step
@@ -116,7 +117,7 @@ class Record:
         self._start = time.perf_counter()
 
     def _find_names(self, optimizer: torch.optim.Optimizer) -> None:
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        parameters = parameters_of(optimizer)
         roots = find_roots(find_live_objects().modules, parameters)
         self._optimizer = optimizer
         self._parameters = dict(named(roots, "parameters")) or {str(i): p for i, p in enumerate(parameters)}

@@ -67,6 +67,6 @@ def fits(module: nn.Module, state: Mapping[str, torch.Tensor]) -> bool:
     return bool(own) and own == {name: tuple(tensor.shape) for name, tensor in state.items()}
 
 
-def related(one: nn.Module, other: nn.Module) -> bool:
+def related(module: nn.Module, other: nn.Module) -> bool:
     """Whether one of two modules contains the other."""
-    return any(part is other for part in one.modules()) or any(part is one for part in other.modules())
+    return any(part is other for part in module.modules()) or any(part is module for part in other.modules())

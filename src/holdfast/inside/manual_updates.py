@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from holdfast.state.parameters import parameters_of
+
 FIRST_LOOK, LOOK_AFTER_STEPS = 8, 1024  # backward passes without an optimizer step before a search; then at every doubling
 PACKAGES = ("keras", "fastai")  # with optimizers of their own
 _MAX_TENSORS, _MAX_VALUES = 8, 1024  # compared
@@ -31,7 +33,7 @@ class ManualUpdates:
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """One group; the learning rate of a script that updates by hand is not known."""
-        group: dict[str, Any] = {"params": [one for reference in self._parameters if (one := reference()) is not None]}
+        group: dict[str, Any] = {"params": [alive for reference in self._parameters if (alive := reference()) is not None]}
         if self._optimizer is not None and (optimizer := self._optimizer()) is not None:
             group["lr"] = _learning_rate(optimizer)
         return [group]
@@ -72,7 +74,7 @@ def _other_optimizer(parameters: list[torch.Tensor]) -> Any:
         if package in PACKAGES and hasattr(type(obj), "apply_gradients"):
             owned = [variable.value for variable in getattr(obj, "_trainable_variables", ())]
         elif isinstance(obj, torch.optim.Optimizer) or (package in PACKAGES and hasattr(type(obj), "param_groups")):
-            owned = [parameter for group in obj.param_groups for parameter in group["params"]]
+            owned = parameters_of(obj)
         else:
             continue
         if any(id(parameter) in updated for parameter in owned):

@@ -21,6 +21,7 @@ from holdfast.inside.observers import step_columns as at
 from holdfast.inside.observers.loader import Loader
 from holdfast.inside.observers.modules import ModuleTime
 from holdfast.signals.schema import STEPS
+from holdfast.state.parameters import parameters_of
 
 Optimizer = torch.optim.Optimizer
 _ALONE, _INNER_ALONE, _KEPT_ROWS = 64, 1000, 16  # steps
@@ -43,7 +44,7 @@ class Member:
     def __init__(self, optimizer: Optimizer, *, is_inner: bool = False) -> None:
         self.optimizer, self.is_inner = weakref.ref(optimizer), is_inner
         self.rows: list[tuple[list[float | int], StepMetrics]] | None = None  # of what may become a training of its own
-        self.size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+        self.size = sum(parameter.numel() for parameter in parameters_of(optimizer))
         self.steps = 0
         self.steps_alone = 0  # since the main optimizer stepped last
         self.rate: float | None = None
@@ -124,15 +125,6 @@ class Member:
         else:
             metrics.stats = read_each_on_host(gradients, training.names_of(parameters))
         return metrics
-
-
-def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
-    """All parameters of an optimizer, group by group; must not be changed, it may be the optimizer's own list."""
-    groups = optimizer.param_groups
-    if len(groups) == 1:
-        parameters: list[torch.Tensor] = groups[0]["params"]
-        return parameters
-    return [parameter for group in groups for parameter in group["params"]]
 
 
 _BEGINNING_STEPS, _BEGINNING_SECONDS = 16, 30.0  # in which a second optimizer may show that it works beside the first

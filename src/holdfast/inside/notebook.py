@@ -46,9 +46,9 @@ def before_each_cell(call: Callable[[], None]) -> None:
 
 def draw(folder: Path) -> str | None:
     """The page of a run so far, in a frame; None if it cannot be drawn."""
-    words = [sys.executable, "-m", "holdfast.diagnosis.page", str(folder)]
+    command = [sys.executable, "-m", "holdfast.diagnosis.page", str(folder)]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS, check=False)
         return done.stdout.decode(errors="replace") if done.returncode == 0 else None
     return None
 

@@ -22,6 +22,7 @@ from torch import nn
 from holdfast.inside.discovery import find_live_objects
 from holdfast.inside.training import Training
 from holdfast.inside.training_setup import begin, learn_models
+from holdfast.state.parameters import parameters_of
 
 if TYPE_CHECKING:
     from holdfast.inside.process import Process
@@ -35,7 +36,7 @@ def assign(process: Process, optimizer: Optimizer) -> Training | None:
     scope = next((scope for scope in process.scopes if scope.wants(optimizer)), None)
     if scope is None:
         return None
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = parameters_of(optimizer)
     for training in scope.trainings:
         if training.trains(parameters):
             return _continue(training, optimizer, parameters)
@@ -92,7 +93,7 @@ def _continue(training: Training, optimizer: Optimizer, parameters: Iterable[tor
     """Add another optimizer of a trained model; it becomes the main one if it takes over the same weights."""
     member = training.join(optimizer)
     main = training.main.optimizer() if training.main is not None else None
-    in_main = {id(p) for group in main.param_groups for p in group["params"]} if main is not None else set()
+    in_main = {id(parameter) for parameter in parameters_of(main)} if main is not None else set()
     if main is None or any(id(parameter) in in_main for parameter in parameters):
         training.main = member
     return training

@@ -18,7 +18,7 @@ from holdfast.inside.observers.trackers import Trackers
 from holdfast.inside.scope import Scope
 from holdfast.inside.taps.loads import Loads
 from holdfast.inside.taps.saves import Saves
-from holdfast.inside.thread_state import Feeds, ThreadState
+from holdfast.inside.thread_state import Feeds, Threads, ThreadState
 from holdfast.inside.training import Training
 
 Optimizer = torch.optim.Optimizer
@@ -29,7 +29,7 @@ class Process:
 
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
-        self.thread, self.feeds, self.memory, self.registry = ThreadState(), Feeds(), ProcessMemory(), Registry()
+        self.threads, self.feeds, self.memory, self.registry = Threads(), Feeds(), ProcessMemory(), Registry()
         checkpoint_log = CheckpointLog(lambda: self.scopes)
         self.saves, self.loads, self.trackers = Saves(checkpoint_log), Loads(checkpoint_log), Trackers(checkpoint_log)
         self.began = time.time()
@@ -47,6 +47,11 @@ class Process:
         if len(self.scopes) == 1:
             return self.scopes[0].trainings
         return [training for scope in self.scopes for training in scope.trainings]
+
+    @property
+    def thread(self) -> ThreadState:
+        """The state of this thread."""
+        return self.threads.here
 
     @property
     def losses(self) -> Losses:

@@ -15,10 +15,10 @@ from holdfast.checkpoints.manifest import MANIFEST
 from holdfast.errors import CannotRestore, UsageError
 from holdfast.inside.control.elastic import restarted_in
 from holdfast.inside.discovery import find_live_objects, find_roots
-from holdfast.inside.guard.averages import Averages
+from holdfast.inside.guard.skipping import Averages
 from holdfast.inside.training import Training
 from holdfast.state.checkpoint_parts import SavedState
-from holdfast.state.parameters import Optimizer, optimizer_parameters
+from holdfast.state.parameters import Optimizer, parameters_of
 from holdfast.state.position import Positions
 from holdfast.state.ranks import RankNotes, world_size
 from holdfast.state.restore import Restored, locate, newest_of_run, restore
@@ -141,10 +141,10 @@ class RunCheckpoints:
         elif not (models and optimizers):
             live = find_live_objects()
             optimizers = optimizers or live.optimizers
-            models = models or find_roots(live.modules, [p for optimizer in optimizers for p in optimizer_parameters(optimizer)])
+            models = models or find_roots(live.modules, [p for optimizer in optimizers for p in parameters_of(optimizer)])
 
         def order(part: nn.Module | Optimizer) -> tuple[int, str, int]:
-            parameters = optimizer_parameters(part) if isinstance(part, Optimizer) else list(part.parameters())
+            parameters = parameters_of(part) if isinstance(part, Optimizer) else list(part.parameters())
             return positions.get(id(part), len(positions)), type(part).__qualname__, sum(p.numel() for p in parameters)
 
         return sorted(models, key=order), sorted(optimizers, key=order)

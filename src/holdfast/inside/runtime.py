@@ -28,9 +28,8 @@ from torch.utils.data import get_worker_info
 from holdfast.inside.control.interrupt import Interrupt
 from holdfast.inside.control.restarted import ELASTIC, restarted
 from holdfast.inside.manual_updates import LOOK_AFTER_STEPS, PACKAGES
-from holdfast.inside.observers.evaluations import EvaluationPhase
+from holdfast.inside.observers.evaluations import EvaluationPhase, write_logged
 from holdfast.inside.observers.heartbeat import HEARTBEAT
-from holdfast.inside.observers.metrics import write_logged
 from holdfast.inside.optimizer_registry import assign, settle
 from holdfast.inside.process import Process
 from holdfast.inside.scope import Scope
@@ -74,7 +73,7 @@ class Runtime(Process):
 
     def before_update(self, optimizer: Optimizer, scaler: Any) -> None:
         """The gradients of an optimizer are complete."""
-        begun, thread = time.perf_counter(), self.thread
+        begun, thread = time.perf_counter(), self.threads.here
         if thread.evaluation is not None:
             self.end_evaluation()
         entry = self.of_optimizer.get(id(optimizer))
@@ -87,11 +86,18 @@ class Runtime(Process):
             training.before_update(optimizer, scaler)
         thread.cost += time.perf_counter() - begun
 
+    def update_unchecked(self, optimizer: Optimizer, scaler: Any) -> None:
+        """Holdfast has failed before an update, or is off there: no other rank may wait for it. With a scaler none does."""
+        _, training = self.of_optimizer.get(id(optimizer), (None, None))
+        if training is not None and training.guard is not None and scaler is None:
+            with contextlib.suppress(Exception):  # the ranks are gone: the training finds out itself
+                training.guard.failed(optimizer)
+
     def after_update(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
         """An optimizer has stepped, or its scaler left the step out."""
-        begun, thread = time.perf_counter(), self.thread
+        begun, thread = time.perf_counter(), self.threads.here
         thread.losses.end_step()
-        if cast(Any, optimizer) is not thread.manual:
+        if optimizer is not thread.manual:
             thread.backwards, thread.look_at, thread.manual = 0, LOOK_AFTER_STEPS, None
         entry = self.of_optimizer.get(id(optimizer))
         training = entry[1] if entry is not None and entry[0]() is optimizer else self._training_of(optimizer)
@@ -138,7 +144,7 @@ class Runtime(Process):
 
     def backward_begins(self, outputs: Any) -> None:
         """`backward` was called on something."""
-        begun, thread = time.perf_counter(), self.thread
+        begun, thread = time.perf_counter(), self.threads.here
         if thread.evaluation is not None:
             self.end_evaluation()
         if thread.manual is not None:
@@ -202,7 +208,7 @@ class Runtime(Process):
         """A loader gave a batch."""
         if fast_forward.active:
             return
-        begun, thread = time.perf_counter(), self.thread
+        begun, thread = time.perf_counter(), self.threads.here
         feed = thread.feed
         if feed is None:
             feed = thread.feed = self.feeds.for_drawing(iterator)
@@ -216,7 +222,7 @@ class Runtime(Process):
                 feed.batches.note(iterator, batch)
         else:
             self._evaluation(since=begun - seconds)
-        training = next((one for one in reversed(self.trainings) if one.loader is loader), None)
+        training = next((other for other in reversed(self.trainings) if other.loader is loader), None)
         if training is not None and self.fast_forwarding is None:  # then one batch stands for many
             (training.inputs.batch if to_learn else training.inputs.held_out)(training, iterator, batch)
         thread.cost += time.perf_counter() - begun

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from holdfast.inside.guard.averages import Averages
-from holdfast.inside.observers.metrics import Logged, write_logged
+from holdfast.inside.guard.skipping import Averages
+from holdfast.inside.observers.evaluations import Logged, write_logged
 from holdfast.inside.policy import OBSERVE, Policy
 from holdfast.inside.trainer_link import TrainerLink
 from holdfast.signals.run_folder import RunFolder

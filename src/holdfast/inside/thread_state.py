@@ -31,8 +31,8 @@ class DataFeed:
         self.trained_by: threading.Thread | None = None
 
 
-class ThreadState(threading.local):
-    """Thread-local state; each thread starts with these values."""
+class ThreadState:
+    """What belongs to one thread; each starts with these values."""
 
     def __init__(self) -> None:
         self.losses = Losses()
@@ -48,6 +48,13 @@ class ThreadState(threading.local):
         self.manual: ManualUpdates | torch.optim.Optimizer | None = None  # found, or what stands in for a framework's optimizer
         self.in_manual_update = False  # the gradients exist, and the update comes before the next backward pass
         self.evaluation: EvaluationPhase | None = None
+
+
+class Threads(threading.local):
+    """`here` is the state of the thread that asks: one slow look-up for each event, instead of one for each value."""
+
+    def __init__(self) -> None:
+        self.here = ThreadState()
 
 
 class Feeds:

@@ -45,7 +45,7 @@ class TrainerLink:
             self._run.journal.write("checkpoint", event="verified", path=str(path), step=step)
             return
         bad = verdict.bad if verdict is not None else []
-        tensors = [{"name": one.name, "nan": one.nan, "inf": one.inf} for one in bad[:_TENSORS_IN_FINDING]]
+        tensors = [{"name": tensor.name, "nan": tensor.nan, "inf": tensor.inf} for tensor in bad[:_TENSORS_IN_FINDING]]
         code = "checkpoint-non-finite" if bad else "checkpoint-torn"
         evidence = {"path": str(path), "why": problem, **({"tensors": tensors, "bad_tensors": len(bad)} if bad else {})}
         self._run.journal.write("finding", code=code, severity="critical", step=step, evidence=evidence)

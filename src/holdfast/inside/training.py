@@ -19,7 +19,7 @@ from torch import nn
 from holdfast.inside.budget import Budget
 from holdfast.inside.gradients.device_reader import DeviceReader, own_values
 from holdfast.inside.gradients.step_metrics import StepMetrics
-from holdfast.inside.members import Member, Members, parameters_of
+from holdfast.inside.members import Member, Members
 from holdfast.inside.models import Models
 from holdfast.inside.observers import step_columns as at
 from holdfast.inside.observers.inputs import Inputs
@@ -33,6 +33,7 @@ from holdfast.inside.observers.zero_grad import ZeroGradCheck, report_not_zeroed
 from holdfast.inside.shield import Shield
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING, MISSING_INT
+from holdfast.state.parameters import parameters_of
 
 if TYPE_CHECKING:  # loaded under a policy that acts
     from holdfast.inside.control.control import Control
@@ -42,8 +43,12 @@ if TYPE_CHECKING:  # loaded under a policy that acts
 
 _WRITE_EVERY = 0.05  # seconds; the rows of shorter steps wait so long for each other
 _UNWRITTEN_AT_MOST = 64
+_LOOK_AT_RATES = 16  # steps, whether the weight decay of one group has changed alone
 _MEMORY_EVERY = 0.1  # seconds; and after an evaluation
 Optimizer = torch.optim.Optimizer
+# They leave gradients as they are. Nothing has to be known before their update if it is not guarded, and the optimizer has just
+# looked at every gradient: to be the first one to do so costs the host a microsecond or two for each.
+_KEEP_GRADIENTS = (torch.optim.Adam, torch.optim.AdamW)
 
 
 class Training(Members):
@@ -66,6 +71,7 @@ class Training(Members):
         self.reader: DeviceReader | None = None  # once there are gradients on a GPU; that of the main optimizer, if it has some
         self._readers: dict[torch.device, DeviceReader] = {}
         self._metrics: StepMetrics | None = None
+        self._reads_after = False  # whether the gradients of the step in progress are read after its update
         self._inner: StepMetrics | None = None  # the update of an inner loop that is under way
         self._read_early: StepMetrics | None = None
         self._early_at = 0
@@ -123,26 +129,44 @@ class Training(Members):
     def before_update(self, optimizer: Optimizer, scaler: Any = None) -> None:
         """The gradients are complete and the update comes next: read them."""
         member = self.members[id(optimizer)]
-        parameters = parameters_of(optimizer)
         if member.is_inner:
             if self.guard is not None or member.rows is not None:
-                self._before_beside(optimizer, member, parameters)
+                self._before_beside(optimizer, member)
             return
         if self.settings is not None:
             self.settings.apply(optimizer)
         if member is not self.main:
-            self._before_beside(optimizer, member, parameters)
+            self._before_beside(optimizer, member)
             return
         metrics, self._read_early = self._read_early, None
         if metrics is not None and self._early_at != self.losses.calls:
             metrics = None  # left behind by a step that raised
         something_due = self.step >= self.budget.next_step
+        each = metrics is None and something_due and self.budget.due("parameters", self.step)
+        self._reads_after = (
+            member.kernel is not None
+            and self.guard is None
+            and metrics is None
+            and scaler is None
+            and self.settings is None
+            and not each
+            and self._zero_grad_check.is_decided
+            and type(optimizer) in _KEEP_GRADIENTS
+            and not optimizer._optimizer_step_post_hooks  # one of them may clear the gradients
+        )
+        if not self._reads_after:
+            self._measure(optimizer, member, metrics, scaler, each=each)
+        if something_due and self.budget.due("weights", self.step):
+            self._take_sample(parameters_of(optimizer))
+
+    def _measure(self, optimizer: Optimizer, member: Member, early: StepMetrics | None, scaler: Any, *, each: bool) -> None:
+        """Read the gradients, the loss and the learning rate of a step of the main optimizer; the guard checks them."""
+        parameters, metrics, losses = parameters_of(optimizer), early, self.losses
         if metrics is None:
-            each = something_due and self.budget.due("parameters", self.step)
             metrics = self._read(parameters, member, each=True) if each else member.read(parameters, self, each=False)
         if metrics.reader is not None:
             self.reader = metrics.reader
-        loss, rate = self.losses.total(), optimizer.param_groups[0].get("lr")
+        loss, rate = losses.total(), optimizer.param_groups[0].get("lr")
         if type(loss) is float and type(rate) is float:
             metrics.loss, metrics.lr = loss, rate
             self.budget.note(self.step, loss, rate)
@@ -152,11 +176,11 @@ class Training(Members):
                 metrics.lr = rate
             else:
                 metrics.add("lr", rate)
-        self._backwards, metrics.evidence = self.losses.count, self.losses.evidence
+        self._backwards = losses.count
+        if losses.evidence is not None:
+            metrics.evidence = losses.evidence
         if not self._zero_grad_check.is_decided:
-            self._zero_grad_check.before(
-                parameters, self.losses.calls, clipped=self._clip_norm is not None, scaled=scaler is not None
-            )
+            self._zero_grad_check.before(parameters, losses.calls, clipped=self._clip_norm is not None, scaled=scaler is not None)
         if scaler is not None:
             metrics.add("scale", scaler._scale)
             metrics.add("grad_scale", getattr(optimizer, "grad_scale", None))
@@ -173,8 +197,6 @@ class Training(Members):
             metrics.start()
         if self.settings is not None:
             self._clip_norm = self.settings.clip(optimizer, self._clip_norm)
-        if something_due and self.budget.due("weights", self.step):
-            self._take_sample(parameters)
 
     def after_update(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
         """The update is done, or was left out by the scaler: finish the row."""
@@ -187,11 +209,17 @@ class Training(Members):
             if self._inner is not None:
                 member.keep_row(self._inner, self.losses.count, skipped=skipped)
             return
+        if self._reads_after and member is self.main:
+            self._reads_after = False
+            self._measure(optimizer, member, None, None, each=False)
         metrics, self._metrics = (self._metrics, None) if member is self.main else (None, self._metrics)
         if self.guard is not None and self.guard.after(optimizer, metrics, skipped=skipped, is_main=member is self.main):
             skipped = True
-        if not self._holding and self._rates_may_have_changed(member, optimizer, metrics):
-            self.step_table.rates(self.step, 0 if member is self.main else self._number_of(member), optimizer.param_groups)
+        groups, rate = optimizer.param_groups, metrics.lr if metrics is not None else None
+        may_have_changed = rate is None or rate != member.rate or len(groups) > 1 or member.steps % _LOOK_AT_RATES == 0
+        if may_have_changed and not self._holding:
+            member.rate = rate
+            self.step_table.rates(self.step, 0 if member is self.main else self._number_of(member), groups)
         if self.settings is not None:
             self.settings.revert()
         if member is not self.main or metrics is None:
@@ -225,9 +253,9 @@ class Training(Members):
         if self.control is not None:
             self.control.between_steps(self.step, good=not skipped)
 
-    def _before_beside(self, optimizer: Optimizer, member: Member, parameters: list[torch.Tensor]) -> None:
+    def _before_beside(self, optimizer: Optimizer, member: Member) -> None:
         """The update of another optimizer than the main one comes next."""
-        metrics = self._read(parameters, member, each=False)
+        metrics = self._read(parameters_of(optimizer), member, each=False)
         if member.is_inner:
             self._inner, loss = metrics, self.losses.total()
             metrics.add("loss", loss if loss is None or isinstance(loss, float) or not loss.is_cuda else None)
@@ -244,14 +272,6 @@ class Training(Members):
         self._unwritten.extend((row, metrics, None) for row, metrics in rows)
         self.begin_at(self.step + len(rows))
         self.write()
-
-    def _rates_may_have_changed(self, member: Member, optimizer: Optimizer, metrics: StepMetrics | None) -> bool:
-        """Quick to say no: one group, the same rate as before. A weight decay that changes alone is seen a little later."""
-        rate = metrics.lr if metrics is not None else None
-        if rate is not None and rate == member.rate and member.steps % 16 and len(optimizer.param_groups) == 1:
-            return False
-        member.rate = rate
-        return True
 
     def write(self) -> None:
         """Write the rows of the last steps. Short steps are written several at a time: together they cost far less.
@@ -335,7 +355,7 @@ class Training(Members):
         metrics = member.read(parameters, self, each=True)
         if weights := plain_weights([parameter for parameter in parameters if parameter.grad is not None]):
             metrics.add("weights", weight_norms(weights))
-        others = [held for one in self.members.values() if one is not member and (held := one.optimizer()) is not None]
+        others = [held for other in self.members.values() if other is not member and (held := other.optimizer()) is not None]
         metrics.untrained = self.models.newly_untrained(parameters, [p for held in others for p in parameters_of(held)])
         self.charge("parameters", begun)
         return metrics

@@ -22,6 +22,7 @@ from holdfast.inside.thread_state import DataFeed
 from holdfast.inside.training import Training
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.stack_signal import answer_signal, withdraw_if_taken
+from holdfast.state.parameters import parameters_of
 
 Optimizer = torch.optim.Optimizer
 
@@ -34,8 +35,7 @@ def begin(process: Process, scope: Scope, optimizer: Optimizer, *, alone: bool =
     recorder = _open_recorder(scope)
     if recorder is None:
         return None
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    live = process.registry.live_objects_with(parameters) or find_live_objects()
+    live = process.registry.live_objects_with(parameters_of(optimizer)) or find_live_objects()
     feed = process.thread.feed = process.feeds.for_training(process.thread.feed)
     training = _make_training(process, scope, recorder, feed, by_hand=not isinstance(optimizer, Optimizer))
     if not alone:
@@ -64,7 +64,7 @@ def begin(process: Process, scope: Scope, optimizer: Optimizer, *, alone: bool =
 
 def learn_models(process: Process, scope: Scope, training: Training, modules: list[nn.Module]) -> None:
     """Find the models that hold the parameters of a training's optimizers."""
-    parameters = [p for m in training.members.values() if (o := m.optimizer()) for g in o.param_groups for p in g["params"]]
+    parameters = [p for m in training.members.values() if (o := m.optimizer()) for p in parameters_of(o)]
     roots = list(scope.models()) or find_roots(modules, parameters)
     training.use_models(roots)
     for module in whole_models(roots):
@@ -121,7 +121,7 @@ def _is_free(process: Process, scope: Scope, optimizer: Optimizer) -> bool:
 
 def _disjoint(a: Optimizer, b: Optimizer) -> bool:
     """Whether two optimizers share no parameter: one that does and never steps may be a discarded attempt."""
-    first, second = ({id(p) for group in o.param_groups for p in group["params"]} for o in (a, b))
+    first, second = ({id(parameter) for parameter in parameters_of(optimizer)} for optimizer in (a, b))
     return first.isdisjoint(second)
 
 

@@ -30,7 +30,7 @@ from holdfast.errors import UsageError
 from holdfast.inside.arm import armed
 from holdfast.inside.control.restarted import restarted
 from holdfast.inside.notebook import before_each_cell, current_cell, draw, show_live
-from holdfast.inside.observers.metrics import Logged
+from holdfast.inside.observers.evaluations import Logged
 from holdfast.inside.policy import POLICIES, Policy
 from holdfast.inside.scope import Scope
 from holdfast.inside.shield import Shield

@@ -48,8 +48,8 @@ def to_parts(tree: Tree, hosts: Sequence[torch.Tensor]) -> dict[str, Any]:
         {number: ref for number, ref in saved["parameters"].items() if ref not in in_weights} for saved in tree["optimizers"]
     ]
     training["scalers"] = [
-        unflatten(one["numbers"], lambda ref: hosts[ref.number].item()) if "numbers" in one else one["state"]
-        for one in tree["scalers"]
+        unflatten(saved["numbers"], lambda ref: hosts[ref.number].item()) if "numbers" in saved else saved["state"]
+        for saved in tree["scalers"]
     ]
     ordered = {name: training[name] for name in (*(first for first in _ORDER if first in training), *training)}
     return {**parts, "training": unflatten(ordered, lambda ref: hosts[ref.number], arrays=False)}

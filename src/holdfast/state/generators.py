@@ -146,8 +146,8 @@ def _access(generator: Any) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
 
 
 def _set_python(generator: Any, state: Any) -> None:
-    version, words, gauss = state
-    generator.setstate((version, tuple(words), gauss))
+    version, internal, gauss = state
+    generator.setstate((version, tuple(internal), gauss))
 
 
 def _plain(state: Any) -> Any:

@@ -22,8 +22,8 @@ from holdfast.state.parameters import (
     buffers_in,
     is_usable,
     local_tensor,
-    optimizer_parameters,
     parameters_in,
+    parameters_of,
     plain_name,
     sharded_as,
 )
@@ -97,7 +97,7 @@ def read_optimizer(optimizer: Optimizer, keep: Keep) -> Tree:
     """Read the parameters, and state and groups as in `state_dict()`: with the parameters' numbers."""
     parameters: dict[int, Ref] = {}
     state: dict[int, Any] = {}
-    for number, parameter in enumerate(optimizer_parameters(optimizer)):
+    for number, parameter in enumerate(parameters_of(optimizer)):
         if is_usable(parameter):
             parameters[number] = keep(parameter)
         if (values := optimizer.state.get(parameter)) is not None:
@@ -131,12 +131,12 @@ def read_state(state: Any, keep: Keep) -> Any:
 
 def read_gradients(optimizer: Optimizer) -> dict[int, torch.Tensor]:
     """The gradients of an optimizer's parameters, by index; not copied."""
-    return {number: p.grad for number, p in enumerate(optimizer_parameters(optimizer)) if p.grad is not None}
+    return {number: p.grad for number, p in enumerate(parameters_of(optimizer)) if p.grad is not None}
 
 
 def set_gradients(optimizer: Optimizer, gradients: dict[int, torch.Tensor]) -> None:
     """Set the parameters' gradients; missing ones become None."""
-    for number, parameter in enumerate(optimizer_parameters(optimizer)):
+    for number, parameter in enumerate(parameters_of(optimizer)):
         gradient = gradients.get(number)
         if gradient is not None:
             gradient = sharded_as(gradient.to(device=parameter.device, dtype=parameter.dtype), parameter)

@@ -55,6 +55,10 @@ def buffers_in(module: nn.Module) -> dict[str, torch.Tensor]:
     return {plain_name(name): b for name, b in module.named_buffers(remove_duplicate=False) if is_usable(b)}
 
 
-def optimizer_parameters(optimizer: Optimizer) -> list[torch.Tensor]:
-    """The parameters of an optimizer, in the order of its state dict."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
+    """All parameters of an optimizer, group by group; must not be changed, it may be the optimizer's own list."""
+    groups = optimizer.param_groups
+    if len(groups) == 1:
+        parameters: list[torch.Tensor] = groups[0]["params"]
+        return parameters
+    return [parameter for group in groups for parameter in group["params"]]

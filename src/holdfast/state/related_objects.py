@@ -17,6 +17,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
+from holdfast.state.parameters import parameters_of
 from holdfast.state.values import attributes_of
 
 Optimizer = torch.optim.Optimizer
@@ -136,7 +137,7 @@ def _works_on(scheduler: Any, ours: set[int]) -> bool:
 
 def _add_averages(candidates: list[Any], models: list[nn.Module], optimizers: list[Optimizer], related: RelatedObjects) -> None:
     """Add averages: they have the parameters of one of our models, and none that is trained."""
-    trained = {id(parameter) for optimizer in optimizers for group in optimizer.param_groups for parameter in group["params"]}
+    trained = {id(parameter) for optimizer in optimizers for parameter in parameters_of(optimizer)}
     shapes = [_shapes(part) for model in models for part in model.modules() if _holds(part, trained)]
     for candidate in candidates:
         if isinstance(candidate, nn.Module):

@@ -202,9 +202,9 @@ def candidates(folder: Path, at: At) -> list[Path]:
         path = Path(at).absolute()
         others = candidates(path.parent, None)
         return [path, *(others[others.index(path) + 1 :] if path in others else ())]
-    kept = [one.path for one in kept_in(folder)]
+    kept = [checkpoint.path for checkpoint in kept_in(folder)]
     for step, path in torn_in(folder):  # a torn one has lost its number: it comes after those of its step
-        kept.insert(sum(_step_of(one) <= step for one in kept), path)
+        kept.insert(sum(_step_of(earlier) <= step for earlier in kept), path)
     if isinstance(at, int):
         kept = [path for path in kept if _step_of(path) <= at] if any(_step_of(path) == at for path in kept) else []
     return kept[::-1]

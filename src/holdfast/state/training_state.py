@@ -22,7 +22,7 @@ from holdfast.state import objects
 from holdfast.state.generators import read_process_generators, set_process_generators
 from holdfast.state.host_copy import LiveState, Source
 from holdfast.state.objects import RestorePlan
-from holdfast.state.parameters import Optimizer, local_tensor, optimizer_parameters
+from holdfast.state.parameters import Optimizer, local_tensor, parameters_of
 from holdfast.state.ranks import is_flattened, is_sharded
 from holdfast.state.related_objects import RelatedObjects, find_related_objects, innermost
 from holdfast.state.values import Ref, Tree, weak_reference
@@ -139,7 +139,7 @@ class TrainingState:
         return [parameter for model in self.models() for parameter in model.parameters()]
 
     def _parameters(self) -> list[torch.Tensor]:
-        return [parameter for optimizer in self.optimizers() for parameter in optimizer_parameters(optimizer)]
+        return [parameter for optimizer in self.optimizers() for parameter in parameters_of(optimizer)]
 
 
 def _weak(objects: Iterable[Any]) -> Callable[[], list[Any]]:

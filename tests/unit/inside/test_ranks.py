@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,11 +11,13 @@ import torch
 from every_case import every_case
 
 from holdfast.inside import ranks
+from holdfast.inside.arm import armed
 from holdfast.inside.gradients.step_metrics import StepMetrics
-from holdfast.inside.guard.averages import Averages
 from holdfast.inside.guard.guard import Guard
+from holdfast.inside.guard.skipping import Averages
 from holdfast.inside.policy import Policy
 from holdfast.inside.ranks import RankAgreement, sharing_ranks
+from holdfast.signals.run_folder import RunFolder
 
 
 class Group:
@@ -111,3 +114,21 @@ def test_shards_on_ranks_of_which_no_group_holds_all_are_not_reduced(monkeypatch
         together, unknown = sharing_ranks([parameter])
         assert (together is not None) == known and bool(unknown) != known
     assert sharing_ranks([torch.zeros(2)]) == (None, "")
+
+
+def test_a_rank_whose_guard_fails_votes_at_every_update_all_the_same(
+    run: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("guard")
+    monkeypatch.setattr(armed()._hooks._shield, "_raise", False)  # type: ignore[union-attr]
+    group, model = Group(), torch.nn.Linear(2, 1)
+    monkeypatch.setattr("holdfast.inside.guard.guard.sharing_ranks", lambda _: (RankAgreement([group], torch.device("cpu")), ""))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(12):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        guard: Any = armed().runtime.trainings[0].guard
+        guard._several = True
+        if step == 2:
+            guard.averages = None
+    assert [vote.item() > 0.0 for vote in group.heard] == [True, True, *[False] * 9]  # not at the first, when it was alone

@@ -13,7 +13,7 @@ from torch import nn
 
 import holdfast
 from holdfast.inside.arm import armed
-from holdfast.inside.guard.averages import Averages
+from holdfast.inside.guard.skipping import Averages
 from holdfast.inside.run_checkpoints import RecordedState
 from holdfast.signals.run_folder import RunFolder
 from holdfast.state.writing import write_whole

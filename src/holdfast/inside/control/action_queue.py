@@ -39,7 +39,7 @@ class ActionQueue:
         """The actions queued since the last call; one system call if there are none."""
         if self._file < 0 and not self._open():
             return []
-        if os.fstat(self._file).st_size <= self._offset:
+        if os.lseek(self._file, 0, os.SEEK_END) <= self._offset:
             return []
         return self._read()
 

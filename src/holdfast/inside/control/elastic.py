@@ -39,13 +39,13 @@ def _choose(run: RunFolder) -> dict[str, Any] | None:
     if not _has_trained_before(run):
         return None
     kept = list(reversed(kept_in(run.path / "checkpoints")))
-    newest = next((one for one in kept if is_clean(one.path)), None)
-    own = next((one for one in kept if one.manifest.get("made_by") != "guard" and is_clean(one.path)), None)
+    newest = next((checkpoint for checkpoint in kept if is_clean(checkpoint.path)), None)
+    own = next((c for c in kept if c.manifest.get("made_by") != "guard" and is_clean(c.path)), None)
     with contextlib.suppress(OSError):
-        words = f"from {newest.path.name}" if newest is not None else "from the start: no clean checkpoint was saved"
+        origin = f"from {newest.path.name}" if newest is not None else "from the start: no clean checkpoint was saved"
         settings = {"by": "torchrun", "checkpoint_step": newest.step if newest is not None else None}
         row = {"action": "restart", "step": newest.step if newest is not None else 0, "because": "process-died", "settings": {}}
-        run.journal.write("action", **row, **settings, state="done", detail=f"torchrun restarted the ranks, {words}", rank=0)
+        run.journal.write("action", **row, **settings, state="done", detail=f"torchrun restarted the ranks, {origin}", rank=0)
     return {**_named(own, "checkpoint", "step"), **_named(newest, "kept", "kept_step")}
 
 

@@ -26,10 +26,10 @@ from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIt
 
 from holdfast.errors import HoldfastError
 from holdfast.inside.guard.skipping import SkippedUpdate
-from holdfast.inside.members import parameters_of
 from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.ranks import world_size
 from holdfast.signals.pulse import CATCHING_UP, TRAINING
+from holdfast.state.parameters import parameters_of
 
 if TYPE_CHECKING:
     from holdfast.inside.control.control import Control
@@ -139,7 +139,7 @@ class FastForward:
             self._outputs.stand_in_for(training.roots())
         self._stepped_again = id(optimizer) in self._trained
         if not self._stepped_again:
-            self._trained[id(optimizer)] = [one for one in parameters_of(optimizer) if one.grad is not None]
+            self._trained[id(optimizer)] = [p for p in parameters_of(optimizer) if p.grad is not None]
         self._left_out = SkippedUpdate(parameters_of(optimizer))
         return True
 
@@ -164,9 +164,9 @@ class FastForward:
     def _put_back(self, *, randomness: bool = False) -> None:
         self._control.snapshots.restore_from_disk(self._folder, at_or_before=self.to, randomness=randomness)
 
-    def _say(self, words: str) -> None:
+    def _say(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):
-            print(f"holdfast: {words}", file=sys.stderr, flush=True)
+            print(f"holdfast: {text}", file=sys.stderr, flush=True)
 
 
 class CachedOutputs:
@@ -272,7 +272,7 @@ def _fresh(leaf: Any) -> Any:
 
 def _attributes(model: nn.Module) -> list[Any]:
     """The plain attributes of all modules: no checkpoint holds them, so a forward pass that changes one has to run."""
-    return [(name, one) for module in model.modules() for name, one in vars(module).items() if isinstance(one, _PLAIN)]
+    return [(name, value) for module in model.modules() for name, value in vars(module).items() if isinstance(value, _PLAIN)]
 
 
 def _host_randomness() -> tuple[bytes, Any, Any]:

@@ -142,7 +142,9 @@ class ByType:
             return next(iter(find_related_objects(training.roots(), training.optimizers()).schedulers), None)
         if name == "train_loader":
             return _loader(*training.loader.drawn_from())
-        return next((one for frame in frames if (one := _trainer(frame)) is not None), None) if name == "trainer" else None
+        return (
+            next((trainer for frame in frames if (trainer := _trainer(frame)) is not None), None) if name == "trainer" else None
+        )
 
 
 def _loader(iterator: Any, dataset: Any) -> Any:

@@ -93,8 +93,8 @@ class Requests:
         return {"ok": True, "paused": paused, "step_seconds": training.budget.step_seconds, "waiting": waiting}
 
     def _withdraw(self, request: Request, _connection: socket.socket) -> Response:
-        pending = [one for one in self._boundary.pending(self._training) if one.number == request.get("number")]
-        return {"ok": sum(one.cancel() for one in pending) > 0}
+        pending = [call for call in self._boundary.pending(self._training) if call.number == request.get("number")]
+        return {"ok": sum(call.cancel() for call in pending) > 0}
 
     def _complete(self, request: Request, _connection: socket.socket) -> Response:
         with self._no_tensor_access(timeout=0.0):
@@ -176,8 +176,8 @@ class Requests:
         if change is None:
             return response
         row = {"what": response["what"], "from": change.before, "to": change.after, **row}
-        words = f"{change.what.split(' ')[0]} {_format(change.before)} -> {_format(change.after)}"
-        response |= {"value": words, "from": change.before, "to": change.after}
+        text = f"{change.what.split(' ')[0]} {_format(change.before)} -> {_format(change.after)}"
+        response |= {"value": text, "from": change.before, "to": change.after}
         return self._log_change(do, request, response, change=change, **row)
 
     def _checkpoints(self) -> SaveNow:

@@ -109,7 +109,7 @@ class SaveNow:
         schedulers = find_related_objects(models, optimizers).schedulers
         content: dict[str, Any] = {"step": training.step, "epoch": training.loader.epoch, "time": time.time()}
         for name, objects in (("model", models), ("optimizer", optimizers), ("scheduler", schedulers)):
-            states = [copy_to_host(one.state_dict()) for one in objects]
+            states = [copy_to_host(part.state_dict()) for part in objects]
             if states:
                 content[name] = states[0] if len(states) == 1 else states
         return lambda: _write(content, path)

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import torch
 
-from holdfast.inside.members import parameters_of
 from holdfast.signals.actions import Refused
+from holdfast.state.parameters import parameters_of
 
 Optimizer = torch.optim.Optimizer
 _SYNTAX = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[\s*(\d+)\s*\])?\s*([*/]?=)\s*(\S.*?)\s*$")
@@ -93,7 +93,7 @@ class GroupOverrides:
 
     def own_value(self, group: dict[str, Any], name: str) -> Any:
         """The script's value, whether it is overridden now or not."""
-        return next((own for one, key, own, _ in self._overrides if one is group and key == name), group[name])
+        return next((own for held, key, own, _ in self._overrides if held is group and key == name), group[name])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -294,17 +294,12 @@ class Settings:
         name = change.group_changes[0].name
         groups = self._groups(RequestedSetting(name, None, "=", 0.0))
         before = [self._value(name, *group) for group in groups]
-        undone = [one for one in change.group_changes if one not in self._changes]
-        self._use([*(one for one in self._changes if one not in change.group_changes), *undone])
+        undone = [made for made in change.group_changes if made not in self._changes]
+        self._use([*(made for made in self._changes if made not in change.group_changes), *undone])
         return AppliedChange(name, _one(before), _one([self._value(name, *group) for group in groups]), change.group_changes)
 
     def _change_clip(self, setting: RequestedSetting) -> AppliedChange:
-        if any(
-            hasattr(p, "_fsdp_flattened")
-            for o in self._training.optimizers()
-            for group in o.param_groups
-            for p in group["params"]
-        ):
+        if any(hasattr(p, "_fsdp_flattened") for o in self._training.optimizers() for p in parameters_of(o)):
             raise Refused("with FullyShardedDataParallel only the script can clip: model.clip_grad_norm_(max_norm)")
         before, clip = self.max_norm, _ClipChange(setting.value)
         self._clips.append(clip)

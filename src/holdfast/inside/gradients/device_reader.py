@@ -86,7 +86,7 @@ class Rows:
         self._headers = headers.numpy()  # behind the last one: the number of the last row with something that is not finite
         self._each = each.numpy()[: _ROWS * 3 * tensors].reshape(_ROWS, -1)
         self._headers[:] = -1.0
-        self.numbers = cast(Any, memoryview(cast(Any, self._headers)).cast("B").cast("d"))  # the quickest way to one of them
+        self.headers = cast(Any, memoryview(cast(Any, self._headers)).cast("B").cast("d"))  # the quickest way to one of them
         self._at, self._each_at = pointer_of_pinned(headers, device), pointer_of_pinned(each, device)
         self.flags = list(torch.zeros(_ROWS, device=device).unbind())
         self._flags_at = self.flags[0].data_ptr()
@@ -143,13 +143,13 @@ class Rows:
     def header_of(self, row: Transfer) -> list[float] | None:
         """The sums and scalars of a row, if its kernel has written them."""
         begin = row.place * _HEADER
-        if self.numbers[begin] != row.number:
+        if self.headers[begin] != row.number:
             return None
         if not _ORDERED:
             for _ in range(2):
                 with self._fence:
                     pass
-        header: list[float] = self.numbers[begin : begin + _HEADER].tolist()
+        header: list[float] = self.headers[begin : begin + _HEADER].tolist()
         return header
 
     def each_of(self, row: Transfer) -> Numbers:
@@ -219,8 +219,8 @@ class DeviceReader:
     def is_urgent(self) -> bool:
         """Whether what is under way should be collected now: there is much of it, or something in it is not finite."""
         rows = self._rows
-        if rows is not None and rows.numbers[_ROWS * _HEADER] != self._trouble:  # of the last row that is not finite
-            self._trouble = rows.numbers[_ROWS * _HEADER]
+        if rows is not None and rows.headers[_ROWS * _HEADER] != self._trouble:  # of the last row that is not finite
+            self._trouble = rows.headers[_ROWS * _HEADER]
             return True
         return len(self._underway) >= _UNCOLLECTED
 

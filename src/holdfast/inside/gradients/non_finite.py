@@ -41,15 +41,15 @@ def tensors_in(thing: Any) -> Iterator[tuple[str, torch.Tensor]]:
     seen: set[int] = set()
     waiting: list[tuple[str, Any, int]] = [("", thing, 0)]
     while waiting and len(seen) < _MOST:
-        path, one, depth = waiting.pop()
-        if isinstance(one, _CLOSED) or id(one) in seen:
+        path, part, depth = waiting.pop()
+        if isinstance(part, _CLOSED) or id(part) in seen:
             continue
-        seen.add(id(one))
-        if isinstance(one, torch.Tensor):
-            yield path or "tensor", one
+        seen.add(id(part))
+        if isinstance(part, torch.Tensor):
+            yield path or "tensor", part
         elif depth < _DEEPEST:
             before = f"{path}." if path else ""
-            waiting += [(f"{before}{name}", part, depth + 1) for name, part in reversed(_parts(one))]
+            waiting += [(f"{before}{name}", inner, depth + 1) for name, inner in reversed(_parts(part))]
 
 
 def _parts(thing: Any) -> list[tuple[Any, Any]]:
@@ -85,7 +85,7 @@ def bad_tensors(thing: Any) -> list[Bad]:
     named = [(name, values) for name, tensor in tensors_in(thing) if (values := _checkable(tensor)) is not None]
     with torch.no_grad():
         finite = _finite([tensor for _, tensor in named])
-        suspects = [one for one, well in zip(named, finite, strict=True) if not well]
+        suspects = [pair for pair, well in zip(named, finite, strict=True) if not well]
         if not suspects:
             return []
         must = _must_be_finite(thing)
@@ -99,13 +99,13 @@ def _must_be_finite(thing: Any) -> dict[str, bool]:
     from holdfast.checkpoints.parts import parts_of
     from holdfast.checkpoints.parts import tensors_in as tensors_of
 
-    def shadow(one: Any, path: str, depth: int) -> Any:
-        if isinstance(one, torch.Tensor):
-            return TensorInfo(path, str(one.dtype), tuple(one.shape), 0)
-        if depth == _DEEPEST or isinstance(one, _CLOSED):
+    def shadow(value: Any, path: str, depth: int) -> Any:
+        if isinstance(value, torch.Tensor):
+            return TensorInfo(path, str(value.dtype), tuple(value.shape), 0)
+        if depth == _DEEPEST or isinstance(value, _CLOSED):
             return None
-        listed = isinstance(one, (list, tuple))  # several models in a list are weights as much as by name
-        parts = [(name, shadow(part, f"{path}.{name}" if path else str(name), depth + 1)) for name, part in _parts(one)]
+        listed = isinstance(value, (list, tuple))  # several models in a list are weights as much as by name
+        parts = [(name, shadow(part, f"{path}.{name}" if path else str(name), depth + 1)) for name, part in _parts(value)]
         return {str(name) if listed else name: part for name, part in parts}
 
     parts = parts_of(shadow(thing, "", 0))
@@ -130,7 +130,7 @@ def _finite(tensors: list[torch.Tensor]) -> list[bool]:
         wide = tensor.dtype if tensor.dtype in (torch.float32, torch.float64) else torch.float32
         by_device.setdefault(tensor.device, []).append((number, torch.isfinite(tensor.sum(dtype=wide))))
     for sums in by_device.values():
-        for (number, _), well in zip(sums, torch.stack([one for _, one in sums]).tolist(), strict=True):
+        for (number, _), well in zip(sums, torch.stack([is_finite for _, is_finite in sums]).tolist(), strict=True):
             found[number] = well
     return found
 

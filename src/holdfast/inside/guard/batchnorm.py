@@ -81,15 +81,15 @@ class _DeviceCopy:
     def __init__(self, buffers: list[torch.Tensor], device: torch.device) -> None:
         self._held, self._calls = [buffer.untyped_storage() for buffer in buffers], 0
         self._addresses = [buffer.data_ptr() for buffer in buffers]
-        words = [buffer.nbytes // 4 for buffer in buffers]
-        offsets = list(accumulate(words, initial=0))[:-1]
-        copy = torch.empty(sum(words), dtype=torch.int32, device=device)
-        columns = ((self._addresses, torch.int64), (words, torch.int32), (offsets, torch.int32))
+        lengths = [buffer.nbytes // 4 for buffer in buffers]  # in words of 32 bits
+        offsets = list(accumulate(lengths, initial=0))[:-1]
+        copy = torch.empty(sum(lengths), dtype=torch.int32, device=device)
+        columns = ((self._addresses, torch.int64), (lengths, torch.int32), (offsets, torch.int32))
         self._tables = [torch.tensor(values, dtype=dtype).pin_memory().to(device, non_blocking=True) for values, dtype in columns]
         self._tables.append(copy)
         self._flag = pointer()
         self._kernel = Kernel("keep_unless", device, 256, *map(pointer, self._tables), self._flag)
-        self._kernel.launch(len(words))
+        self._kernel.launch(len(lengths))
 
     def keep_unless(self, flag: torch.Tensor, buffers: Callable[[], list[torch.Tensor]]) -> bool:
         """Keep the buffers, or restore them if the flag is set; False if the layers have other buffers by now."""

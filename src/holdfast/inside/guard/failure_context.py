@@ -99,8 +99,8 @@ def first_bad(order: Sequence[str], bad: Collection[str], *, loss_finite: bool) 
         return {}
     first, last = order[places[0]], order[places[-1]]
     began_in = _module_of(last) if loss_finite else None
-    words = _describe(order, places) if loss_finite else _FROM_LOSS.format(first)
-    return {"parameter": first, "module": _module_of(first), "began_in": began_in, "words": words}
+    sentence = _describe(order, places) if loss_finite else _FROM_LOSS.format(first)
+    return {"parameter": first, "module": _module_of(first), "began_in": began_in, "words": sentence}
 
 
 _FROM_LOSS = "The loss is not finite: it began in the forward pass. First non-finite gradient: {}."

@@ -86,10 +86,10 @@ class Report:
             settings = {"max_norm": limit, "steps": 1}
             self._write("action", action="clip", step=step, because="gradient-explosion", settings=settings, state="done")
 
-    def cannot(self, what: str, words: str) -> None:
+    def cannot(self, what: str, why: str) -> None:
         """Report once that Holdfast cannot do something in this loop, with the line to add where there is one."""
-        if self._count(f"cannot {what}: {words}") == 1:
-            evidence = {"what": what, "error": words, "limit": True}
+        if self._count(f"cannot {what}: {why}") == 1:
+            evidence = {"what": what, "error": why, "limit": True}
             self._write("finding", code="holdfast-degraded", severity="info", evidence=evidence)
 
     def _add_context(self, evidence: dict[str, Any], step: int, metrics: StepMetrics, *, save: bool, at_once: bool) -> None:

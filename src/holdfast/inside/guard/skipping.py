@@ -2,16 +2,25 @@
 
 Every optimizer ignores a parameter without a gradient: weight, momentum and step count stay as they are. After the step the
 script finds its gradients again, as it would without Holdfast.
+
+An averaged copy of the model (EMA) must not move either. For torch's own `AveragedModel` the call is skipped. Any other copy that
+the script registered with `run.ema(copy)` is restored before the next update.
 """
 
 from __future__ import annotations
 
 import math
+import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import nn
+
+from holdfast.inside.gradients.non_finite import tensors_in
 
 Optimizer = torch.optim.Optimizer
+_ABSENT: Any = object()
 
 
 class SkippedUpdate:
@@ -38,18 +47,20 @@ class SkipFlag:
 
     def __init__(self, optimizer: Optimizer, flag: torch.Tensor) -> None:
         attributes = vars(optimizer)
-        self._before = {name: attributes[name] for name in ("found_inf", "grad_scale") if name in attributes}
-        found_inf: Any = self._before.get("found_inf")
-        self.value = flag if found_inf is None else torch.maximum(flag, found_inf.reshape(()).to(flag))
+        self._found_inf, self._grad_scale = attributes.get("found_inf", _ABSENT), attributes.get("grad_scale", _ABSENT)
+        self.value, found_inf = flag, self._found_inf
+        if found_inf is not _ABSENT and found_inf is not None:
+            self.value = torch.maximum(flag, found_inf.reshape(()).to(flag))
         attributes["found_inf"] = self.value
-        attributes.setdefault("grad_scale", None)
+        if self._grad_scale is _ABSENT:
+            attributes["grad_scale"] = None
 
     def remove(self, optimizer: Optimizer) -> None:
         """Restore the optimizer's attributes."""
         attributes = vars(optimizer)
-        for name in ("found_inf", "grad_scale"):
-            if name in self._before:
-                attributes[name] = self._before[name]
+        for name, before in (("found_inf", self._found_inf), ("grad_scale", self._grad_scale)):
+            if before is not _ABSENT:
+                attributes[name] = before
             else:
                 attributes.pop(name, None)
 
@@ -61,7 +72,10 @@ def supports_skip_flag(optimizer: Optimizer) -> bool:
     """
     if not getattr(optimizer, "_step_supports_amp_scaling", False) or not optimizer.state:
         return False
-    return all([group.get("fused") for group in optimizer.param_groups])  # noqa: C419 - on the way of every step
+    for group in optimizer.param_groups:  # noqa: SIM110 - on the way of every step
+        if not group.get("fused"):
+            return False
+    return True
 
 
 _WARM_UP = 50  # norms before a limit applies
@@ -88,3 +102,37 @@ class NormHistory:
     def forget(self) -> None:
         """Start over, after a rollback or with other parameters."""
         self.largest, self.seen = 0.0, 0
+
+
+class Averages:
+    """The averaged copies that were registered for a training."""
+
+    def __init__(self, copies: Iterable[Any] = ()) -> None:
+        self._copies = [weakref.ref(copy) for copy in copies]
+        self._saved: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.has_saved = False
+
+    def __bool__(self) -> bool:
+        return bool(self._copies)
+
+    def add(self, copy: Any) -> None:
+        """Register a copy."""
+        self._copies.append(weakref.ref(copy))
+
+    def alive(self) -> list[Any]:
+        """The copies that still exist."""
+        return [copy for reference in self._copies if (copy := reference()) is not None]
+
+    def save(self) -> None:
+        """Save the copies: an update was skipped, and the script is about to average over it."""
+        states = [copy if isinstance(copy, nn.Module) else copy.state_dict() for copy in self.alive()]
+        self._saved = [(tensor, tensor.detach().clone()) for state in states for _, tensor in tensors_in(state)]
+        self.has_saved = bool(self._saved)
+
+    def restore(self) -> None:
+        """Restore what was saved, before the next update."""
+        with torch.no_grad():
+            for tensor, value in self._saved:
+                tensor.copy_(value)
+        self._saved.clear()
+        self.has_saved = False

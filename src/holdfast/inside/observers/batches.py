@@ -124,7 +124,7 @@ class Batches:
     def end_step(self) -> None:
         """Release the batches of the finished step, except those read ahead."""
         since, carried = self._since_step, self._carried
-        if not carried and (not since or (len(since) == 1 and ((one := since[0].sampled) is None or one.is_in_step))):
+        if not carried and (not since or (len(since) == 1 and ((sampled := since[0].sampled) is None or sampled.is_in_step))):
             since.clear()  # the common step
             return
         ahead = self._read_ahead()

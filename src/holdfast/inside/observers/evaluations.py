@@ -1,4 +1,4 @@
-"""Capture validation losses: what torch's loss functions return between `model.eval()` and `model.train()`.
+"""Capture validation losses: what torch's loss functions return between `model.eval()` and `model.train()`. Write metrics.
 
 Only in that phase are the functions of `torch.nn.functional` observed (the loss modules call the same functions), and only
 results that need no gradient count. The functions stay the same objects (see taps/loss_functions.py), so a script may pickle,
@@ -10,14 +10,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.nn import functional
 
-from holdfast.inside.observers.metrics import Logged
 from holdfast.inside.shield import Shield
 from holdfast.inside.taps.loss_functions import Call, ObservedFunctions
+
+if TYPE_CHECKING:
+    from holdfast.inside.gradients.device_reader import Transfer
+    from holdfast.inside.training import Training
 
 _LOSSES = (
     *("binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss", "cross_entropy", "ctc_loss"),
@@ -29,6 +32,16 @@ _LOSSES = (
 _FUNCTORCH: Callable[[Any], Any] = getattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor", lambda _: False)
 _TRACING: Callable[[], Any] = getattr(torch._C, "_is_tracing", lambda: False)
 _DISPATCH_MODES: Callable[[], Any] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+
+
+class Logged(NamedTuple):
+    """A metric that the script gave to `run.log`, or the loss of an evaluation."""
+
+    name: str
+    value: float | torch.Tensor
+    split: str
+    step: int | None = None
+    samples: int | None = None
 
 
 class EvaluationPhase:
@@ -88,3 +101,21 @@ def _is_traced(result: torch.Tensor) -> bool:
     if _TRACING() or _FUNCTORCH(result) or _DISPATCH_MODES():
         return True
     return result.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def write_logged(training: Training, metric: Logged) -> None:
+    """Write a metric; a value on a GPU is written when it arrives, without waiting."""
+    step, epoch = training.step if metric.step is None else metric.step, training.loader.epoch
+
+    def write(value: float) -> None:
+        training.step_table.evaluation(step, epoch, metric.name, metric.split, value, metric.samples)
+
+    def arrived(transfer: Transfer) -> None:
+        if transfer.rest is not None:
+            write(float(transfer.rest[0]))
+
+    value = metric.value.detach() if isinstance(metric.value, torch.Tensor) else metric.value
+    if isinstance(value, torch.Tensor) and not value.is_cpu and training.reader is not None:
+        training.reader.send(None, [value], arrived)
+    else:
+        write(float(value))

@@ -121,7 +121,7 @@ def _optimizer_status(loads: Loads, optimizer: Optimizer, *, unseen: bool = Fals
 
 def _has_stepped(scheduler: Any) -> bool:
     """Whether a scheduler has stepped before the first step; one that has not may as well be new."""
-    return any(getattr(one, "last_epoch", 0) > 0 for one in (scheduler, *getattr(scheduler, "_schedulers", ())))
+    return any(getattr(part, "last_epoch", 0) > 0 for part in (scheduler, *getattr(scheduler, "_schedulers", ())))
 
 
 def _status(loaded: list[bool]) -> str | None:

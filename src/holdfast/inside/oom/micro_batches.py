@@ -33,6 +33,7 @@ from holdfast.inside.guard.batchnorm import RunningStatistics
 from holdfast.inside.oom.shortage import Shortage, shortage_of
 from holdfast.inside.oom.splitting import cut, size_of
 from holdfast.inside.ranks import current_rank, is_sharded, world_size
+from holdfast.state.parameters import parameters_of
 
 if TYPE_CHECKING:
     from holdfast.inside.observers.losses import Losses
@@ -282,9 +283,9 @@ class MicroBatches:
         if not models or not optimizers:
             live = find_live_objects()
             optimizers = optimizers or [o for o in live.optimizers if self._scope.wants(o)]
-            models = models or find_roots(live.modules, [p for o in optimizers for g in o.param_groups for p in g["params"]])
-        parameters = {id(p): p for model in models for p in model.parameters()}
-        parameters.update({id(p): p for o in optimizers for g in o.param_groups for p in g["params"]})
+            models = models or find_roots(live.modules, [p for o in optimizers for p in parameters_of(o)])
+        parameters: dict[int, torch.Tensor] = {id(p): p for model in models for p in model.parameters()}
+        parameters.update({id(p): p for o in optimizers for p in parameters_of(o)})
         if [id(reference()) for reference in self._parameters] != list(parameters):
             self._parameters = [weakref.ref(parameter) for parameter in parameters.values()]
             modules = [module for model in models for module in model.modules()]

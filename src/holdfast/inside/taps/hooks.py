@@ -22,6 +22,7 @@ from holdfast.signals.pulse import LOADING
 
 Optimizer = torch.optim.Optimizer
 _compiling = torch.compiler.is_compiling
+_tracing = torch.compiler.is_dynamo_compiling  # the cheaper question, for what every step asks
 _CUDA_BUILT = bool(torch.backends.cuda.is_built())  # type: ignore[no-untyped-call]
 _cuda: Any = torch.cuda
 _capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None) or _cuda.is_current_stream_capturing
@@ -35,7 +36,7 @@ class Hooks:
         self.runtime = runtime
         self._taps = Taps()
         self._handles: list[Any] = []
-        self._thread = runtime.thread
+        self._threads = runtime.threads
         self.guards = False  # whether the wrappers that only a guard needs are installed
         self._collectives = Collectives(runtime)
         shield = Shield(runtime.trouble)
@@ -85,13 +86,14 @@ class Hooks:
     # several microseconds when caches are cold.
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if _compiling() or (_CUDA_BUILT and _cuda._initialized and _capturing()):  # nothing may be added to a CUDA graph
+        if _tracing() or (_CUDA_BUILT and _cuda._initialized and _capturing()):  # nothing may be added to a CUDA graph
             return None
-        if self._failures and self._shield.closed("before_update"):
-            return None
-        thread = self._thread
+        thread = self._threads.here
         thread.steps_under_way += 1
         if thread.steps_under_way > 1:
+            return None
+        if self._failures and self._shield.closed("before_update"):
+            self.runtime.update_unchecked(optimizer, thread.scaler)
             return None
         thread.reached_update = True
         closure = closure_of(args, kwargs) if kwargs or len(args) > 1 else None
@@ -100,6 +102,7 @@ class Hooks:
                 self.runtime.before_update(optimizer, thread.scaler)
             except Exception as error:  # noqa: BLE001 - shields the user's step
                 self._shield.failed("before_update", error)
+                self.runtime.update_unchecked(optimizer, thread.scaler)
             return None
         return with_closure(args, kwargs, self._wrap_closure(closure, optimizer))
 
@@ -109,20 +112,20 @@ class Hooks:
 
         def wrapped_closure(*args: Any, **kwargs: Any) -> Any:
             nonlocal called
-            self._thread.in_closure = True
+            self._threads.here.in_closure = True
             try:
                 result = closure(*args, **kwargs)
             finally:
-                self._thread.in_closure = False
+                self._threads.here.in_closure = False
             if not called:
                 called = True
-                self._before(optimizer, self._thread.scaler)
+                self._before(optimizer, self._threads.here.scaler)
             return result
 
         return wrapped_closure
 
     def _after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        thread = self._thread
+        thread = self._threads.here
         if thread.steps_under_way == 0:
             return
         thread.steps_under_way -= 1
@@ -138,7 +141,7 @@ class Hooks:
         def scale(scaler: Any, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
             if scaled is not outputs:
-                self._thread.losses.note_scaling(scaled, outputs, scaler._scale)
+                self._threads.here.losses.note_scaling(scaled, outputs, scaler._scale)
             return scaled
 
         return scale
@@ -147,7 +150,7 @@ class Hooks:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if not scaler.is_enabled():
                 return original(scaler, optimizer, *args, **kwargs)
-            thread = self._thread
+            thread = self._threads.here
             thread.scaler, thread.reached_update = scaler, False
             try:
                 result = original(scaler, optimizer, *args, **kwargs)
@@ -168,8 +171,8 @@ class Hooks:
         end = shield(runtime.backward_ended)
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            thread = self._thread
-            if _compiling() or thread.in_backward:  # activation checkpointing calls it inside
+            thread = self._threads.here
+            if _tracing() or thread.in_backward:  # activation checkpointing calls it inside
                 return original(tensors, *args, **kwargs)
             if not thread.in_closure:
                 thread.steps_under_way = 0  # left over from a step that raised
