@@ -86,9 +86,9 @@ def test_held_out_samples_that_were_learned_from_are_a_leak() -> None:
 
 
 def test_the_size_of_the_training_data_is_judged_by_what_comes_again() -> None:
-    found = split_leak(looked_at({"known": 3, "known_share": float("nan")}, known=4))
+    found = split_leak(looked_at({"known": 3, "known_share": float("nan")}, known=4, repeats=0))
     assert found is not None and found.evidence["fraction"] == pytest.approx(0.75)
-    assert split_leak(looked_at({"known": 1, "known_share": float("nan")}, known=16)) is None
+    assert split_leak(looked_at({"known": 1, "known_share": float("nan")}, known=16, repeats=0)) is None
 
 
 @every_case(
@@ -101,6 +101,12 @@ def test_a_few_copies_are_no_leak(held_out: dict[str, Any]) -> None:
 
 def test_data_that_repeats_by_itself_says_nothing_of_the_split() -> None:
     assert split_leak(looked_at({"known": 20}, distinct=25)) is None
+
+
+def test_samples_that_come_again_within_one_pass_say_nothing_of_the_split() -> None:
+    held_out = {"known": 3, "known_share": 0.1}
+    assert split_leak(looked_at(held_out, known=2)) is None
+    assert split_leak(looked_at(held_out, known=2, repeats=0)) is not None  # of later passes
 
 
 def test_one_clean_data_set_beside_the_training_data_is_enough() -> None:

@@ -21,6 +21,8 @@ def split_leak(
     name = next((one for one in learned if one != label_field(learned) and learned[one][0].known >= 0), None)
     if name is None or len({one.step for one in held.get(name, ())}) < evaluations or _repeat(learned[name]) > twins:
         return None
+    if _leaked(_first_pass(learned[name]), learned[name], alone) >= share:  # short texts come again within one pass
+        return None
     by_source: dict[int, list[InputSample]] = {}
     for one in held[name]:
         by_source.setdefault(one.source, []).append(one)
@@ -42,6 +44,10 @@ def split_leak(
 def _repeat(rows: list[InputSample]) -> float:
     """The share of samples that are there twice in one batch."""
     return 1.0 - sum(row.distinct for row in rows) / max(1, sum(row.samples for row in rows))
+
+
+def _first_pass(rows: list[InputSample]) -> list[InputSample]:
+    return rows[: next((number for number, row in enumerate(rows) if row.repeats >= 0), len(rows))]
 
 
 def _leaked(rows: list[InputSample], learned: list[InputSample], alone: float) -> float:
