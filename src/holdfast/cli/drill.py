@@ -107,7 +107,7 @@ def _training(command: list[str], *, metric: str | None, resume_args: str | None
     script = next((Path(word).stem for word in command if word.endswith(".py")), Path(command[0]).name)
     find_command(command)
     return Training(
-        words=tuple(command),
+        command=tuple(command),
         name=script,
         metric=metric,
         resume_args=read_template(resume_args),
@@ -119,7 +119,7 @@ def _training(command: list[str], *, metric: str | None, resume_args: str | None
 def _run(training: Training, codes: list[str], **how: object) -> SuiteResult:
     from holdfast.drills.suite import run_suite
 
-    print(f"drilling: {shlex.join(training.words)}\n  first without a fault …", file=sys.stderr, flush=True)
+    print(f"drilling: {shlex.join(training.command)}\n  first without a fault …", file=sys.stderr, flush=True)
     return run_suite([training], codes, on_result=_say, on_plan=_say_ahead, **how)  # type: ignore[arg-type]
 
 
@@ -176,8 +176,8 @@ def _show(result: SuiteResult) -> None:
         out.print(table(result.scores))
         out.print("metric: with the fault, and without; lost: steps, and time", style="dim")
     out.print()
-    for words in totals(result).in_words():
-        out.print(words)
+    for total in totals(result).in_words():
+        out.print(total)
     if result.interrupted:
         out.print("interrupted: what was not run is missing above", style="yellow")
 

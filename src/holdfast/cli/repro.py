@@ -50,7 +50,7 @@ def repro(
 
     if not command:
         raise UsageError("which training?", fix="holdfast repro -- python train.py")
-    request = RepeatedTraining(words=with_own_python(command), steps=steps, seconds=timeout)
+    request = RepeatedTraining(command=with_own_python(command), steps=steps, seconds=timeout)
     _tell(f"running the first {steps} steps twice")
     result = find_reasons(request, run_pair(request), _tell)
     measured = _cost(request) if cost else None
