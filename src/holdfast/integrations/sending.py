@@ -101,12 +101,14 @@ class Sender:
 
     def failed(self, error: Exception) -> str:
         """Note why nothing can be sent now, and let go of the connection; the reason in words."""
-        words = error.problem if isinstance(error, HoldfastError) else " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        message = (
+            error.problem if isinstance(error, HoldfastError) else " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        )
         self.close()
         self._cursor.load()
         with contextlib.suppress(OSError):
-            self._cursor.save(error=words)
-        return words
+            self._cursor.save(error=message)
+        return message
 
     def close(self) -> None:
         """Let go of the connection."""

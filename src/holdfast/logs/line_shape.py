@@ -154,26 +154,26 @@ def _heading(before: str, name: str) -> Slot:
 
 def _name_before(text: str) -> str:
     """The last words of what stands before a number: letters first, one blank between two."""
-    words: list[str] = []
+    tokens: list[str] = []
     for part in reversed(text.rstrip(_QUOTES).split(" ")):
         word = _WORD.search(part)
         if word is None:
             break
-        words.append(word[0])
-        if word.start() > 0 or len(words) == _WORDS:
+        tokens.append(word[0])
+        if word.start() > 0 or len(tokens) == _WORDS:
             break
-    return " ".join(reversed(words))
+    return " ".join(reversed(tokens))
 
 
 def _clean(name: str, *, spaced: bool) -> str:
     """The name without what stands before it; empty if it names nothing that is looked for."""
-    words = name.split()
-    if spaced and role_of(words[-1]).role == "other":
+    tokens = name.split()
+    if spaced and role_of(tokens[-1]).role == "other":
         return ""
-    while words and (words[0].lower() in _POSITIONS or words[0].lower() in _FILLERS):
-        words = words[1:]
-    for start in range(len(words)):
-        rest = " ".join(words[start:])
-        if role_of(rest).role not in ("other", "seconds") and not (set(words_of(rest)) & _POSITIONS and len(words) - start > 2):
+    while tokens and (tokens[0].lower() in _POSITIONS or tokens[0].lower() in _FILLERS):
+        tokens = tokens[1:]
+    for start in range(len(tokens)):
+        rest = " ".join(tokens[start:])
+        if role_of(rest).role not in ("other", "seconds") and not (set(words_of(rest)) & _POSITIONS and len(tokens) - start > 2):
             return rest
     return ""

@@ -117,7 +117,9 @@ def read_state(
     ended, code = _number(info.get("ended")), info.get("exit_code")
     over = exit_word(code) if ended is not None else None
     recordings = run.recordings() if run.path.is_dir() else []
-    of_rank = {rank: list(group) for rank, group in groupby(recordings, key=lambda one: one.rank)}  # they come by rank
+    of_rank = {
+        rank: list(group) for rank, group in groupby(recordings, key=lambda recording: recording.rank)
+    }  # they come by rank
     many = len(of_rank) > MANY_RANKS
     ranks = [
         _brief_state(recording, now, over, events)

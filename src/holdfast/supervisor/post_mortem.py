@@ -47,7 +47,7 @@ class PostMortem:
         return error_of(self.ended)[0]
 
     @property
-    def is_worth_words(self) -> bool:
+    def is_worth_reporting(self) -> bool:
         """Whether the terminal hears of it: a training, a Python error, or an error that is known. Else the command speaks."""
         return self.trained or self.error is not None or self.finding.code not in _PLAIN
 
@@ -99,7 +99,7 @@ def examine(
     )
     memory = _memory(run, since)
     grown = memory[0] if memory else {}
-    ranks = len({one.rank for one in recordings})
+    ranks = len({recording.rank for recording in recordings})
     more: dict[str, Any] = {"ranks": ranks} if ranks > 1 else {}
     more |= {"loss": loss, "memory_first": grown.get("first"), "memory_last": grown.get("last"), "attempt": attempt}
     more |= {"machine_memory": _machine_memory(), "workers": workers, **(waits or {})}

@@ -56,7 +56,7 @@ class Restarts:
         self._hang: Finding | None = None
         self._with_flag = False  # the attempt was started with the script's own flag for resuming
         self._cannot_load = False  # an attempt ended as it loaded what the script had saved: the next ones go without
-        self._words: list[str] = []
+        self._summary: list[str] = []
         self._ending = threading.Lock()  # held while a hang is being ended
         self._pid, self._since, self._log_from = 0, 0.0, 0
         self._memory = MemoryEvents()
@@ -159,7 +159,7 @@ class Restarts:
         if self._hang is None and self._signals.requested is not None:
             self._note_requested(post_mortem, self._signals.requested)
             return None
-        if self.trains or post_mortem.is_worth_words:
+        if self.trains or post_mortem.is_worth_reporting:
             self._keep(post_mortem)
         return self._decide(post_mortem, code) if self.trains and self._policy.heals_from(post_mortem.finding.code) else None
 
@@ -179,8 +179,8 @@ class Restarts:
         if refused is not None and self._run.path.is_dir():
             where = f"{self._run.path} is not writable ({refused.strerror})"
             _print(f"holdfast: the record of {self._run.name} is incomplete: {where}")
-        if self._words:
-            _print("\n".join(self._words))
+        if self._summary:
+            _print("\n".join(self._summary))
             return
         try:
             line = self._verdict()
@@ -221,21 +221,21 @@ class Restarts:
 
         keep(self._run, post_mortem)
         damaged = self._tell_damaged(post_mortem)
-        *words, more = summary(self._run, post_mortem)
-        self._words = [*words, *damaged, more] if post_mortem.is_worth_words else []
+        *lines, more = summary(self._run, post_mortem)
+        self._summary = [*lines, *damaged, more] if post_mortem.is_worth_reporting else []
 
     def _tell_damaged(self, post_mortem: PostMortem) -> list[str]:
         """Files that the end has left damaged: into the journal, and as lines for the terminal."""
         from holdfast.diagnosis.diagnosis import diagnose
         from holdfast.supervisor.damaged import damaged_files
 
-        words = []
+        lines = []
         for finding in damaged_files(self._run, since=self._since, end=post_mortem.finding) if post_mortem.trained else ():
             with contextlib.suppress(OSError):
                 self._run.journal.write("finding", **finding.as_row())
                 self._run.journal.write("diagnosis", **diagnose([finding]).as_row())
-            words.append(f"  {Path(finding.evidence['path']).name} is damaged [checkpoint-torn]: {finding.evidence['why']}")
-        return words
+            lines.append(f"  {Path(finding.evidence['path']).name} is damaged [checkpoint-torn]: {finding.evidence['why']}")
+        return lines
 
     # Starting again
 
@@ -264,7 +264,7 @@ class Restarts:
         now = self._changes or Changes()
         decided = decide(self._endings, now, at_most=self._launch.settings.restarts)
         if isinstance(decided, Stop):
-            self._words += [f"  {decided.why}"] if decided.why else []
+            self._summary += [f"  {decided.why}"] if decided.why else []
             self._tell_stop(post_mortem, decided.why)
             return None
         return self._restart(post_mortem, decided, origin)
@@ -299,13 +299,13 @@ class Restarts:
         flag = [] if self._flag_failed else arguments(settings.resume_args, facts, needs="checkpoint")
         self._with_flag = bool(flag)
         more = [*flag, *arguments(settings.restart_args, facts)]
-        command = replace(self._launch.command, words=(*self._launch.command.words, *more))
+        command = replace(self._launch.command, arguments=(*self._launch.command.arguments, *more))
         lost = self._done_again(origin) if flag else None
-        parts = [self._from(origin, flag, lost), *changes.words()]
-        line = f"holdfast: {self._words[0].removeprefix('holdfast: ') if self._words else post_mortem.finding.code}\n"
-        number = sum(not one.flag_failed for one in self._endings)
+        parts = [self._from(origin, flag, lost), *changes.sentences()]
+        line = f"holdfast: {self._summary[0].removeprefix('holdfast: ') if self._summary else post_mortem.finding.code}\n"
+        number = sum(not ending.flag_failed for ending in self._endings)
         line += f"holdfast: restarted ({number} of {settings.restarts} restarts): {', '.join(parts)}"
-        self._words = []
+        self._summary = []
         row = {"action": "restart", "step": post_mortem.ended.step or 0, "because": post_mortem.finding.code}
         changed = {name: facts[name] for name in ("workers", "parts", "lr_factor") if facts[name] not in (None, 1, 1.0)}
         action_settings = {
@@ -321,11 +321,11 @@ class Restarts:
 
     @property
     def _flag_failed(self) -> bool:
-        return any(one.flag_failed for one in self._endings)
+        return any(ending.flag_failed for ending in self._endings)
 
     def _done_again(self, origin: Origin) -> int | None:
         """How many steps come again after the checkpoint that the script is told to load; None if that is not known."""
-        reached = max((one.reached + 1 for one in self._endings if one.reached is not None), default=0)
+        reached = max((ending.reached + 1 for ending in self._endings if ending.reached is not None), default=0)
         return reached - origin.step if origin.step is not None and reached >= origin.step else None
 
     def _from(self, origin: Origin, flag: Sequence[str], lost: int | None) -> str:
@@ -359,9 +359,9 @@ def resumed(launch: Launch) -> Launch:
     from holdfast.recovery.restart import Changes
     from holdfast.supervisor.resume import arguments, environment, find_origin
 
-    origin, attempt = find_origin(launch.run), max(one.part for one in recordings) + 2
+    origin, attempt = find_origin(launch.run), max(recording.part for recording in recordings) + 2
     flag = arguments(launch.settings.resume_args, {"checkpoint": origin.path, "step": origin.step}, needs="checkpoint")
-    command = replace(launch.command, words=(*launch.command.words, *flag)) if flag else launch.command
+    command = replace(launch.command, arguments=(*launch.command.arguments, *flag)) if flag else launch.command
     line = f"{launch.line}\nholdfast: resumed from {_shown(origin)}"
     return replace(launch, command=command, line=line, more=environment(launch.run, origin, Changes(), attempt))
 

@@ -33,7 +33,7 @@ class Senders:
         named = [str(name) for name in self._run.info().get("to") or ()]
         missing = not_installed(named)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # inherited: one that comes early is not lost
-        for name in (*(one for one in named if one not in missing), *(["notify"] if self._environment.get(NOTIFY) else [])):
+        for name in (*(name for name in named if name not in missing), *(["notify"] if self._environment.get(NOTIFY) else [])):
             try:
                 self._processes[name] = subprocess.Popen(
                     [sys.executable, "-m", "holdfast.integrations.beside", str(self._run.path), name],

@@ -76,7 +76,7 @@ def _run_watched(launch: Launch, run: RunFolder) -> int:
         if leader is not None:
             outside.hang.others = leader.standings
             leader.start()
-        later = threading.Thread(target=lambda: info.note(**facts_later(launch.command.words)), daemon=True)
+        later = threading.Thread(target=lambda: info.note(**facts_later(launch.command.arguments)), daemon=True)
         later.start()
         restarts.begins(pid, outside)
         while True:
@@ -201,7 +201,7 @@ def _spawn(
     try:
         return os.posix_spawn(
             command.path,
-            command.words,
+            command.arguments,
             environment,
             file_actions=actions,
             setsigmask=signals.child_mask,
@@ -243,10 +243,10 @@ def _leave_to_drain(held: list[Channel], log: Path, signals: Forwarding) -> None
     """Someone else still prints: hand the channels to a small process that stays until they are closed."""
     for channel in held:
         os.set_inheritable(channel.ours, True)
-    words = [sys.executable, "-I", "-S", str(Path(drain.__file__)), str(log)]
-    words += [f"{channel.ours}:{channel.target}" for channel in held]
+    command = [sys.executable, "-I", "-S", str(Path(drain.__file__)), str(log)]
+    command += [f"{channel.ours}:{channel.target}" for channel in held]
     with contextlib.suppress(OSError):
-        os.posix_spawn(sys.executable, words, dict(os.environ), setsigmask=signals.child_mask)
+        os.posix_spawn(sys.executable, command, dict(os.environ), setsigmask=signals.child_mask)
 
 
 def _remove(run: RunFolder) -> None:

@@ -104,9 +104,9 @@ def tls_of(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(cert, key, password=lambda: _no_password(key or cert))
     except (OSError, ssl.SSLError) as error:
-        words = getattr(error, "reason", None) or error.strerror or str(error)
+        reason = getattr(error, "reason", None) or error.strerror or str(error)
         raise UsageError(
-            f"{cert} and {key or 'its key'} cannot be used: {words}.", fix="give a certificate and its own key, as PEM files"
+            f"{cert} and {key or 'its key'} cannot be used: {reason}.", fix="give a certificate and its own key, as PEM files"
         ) from None
     return context
 
