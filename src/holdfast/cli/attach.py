@@ -146,9 +146,9 @@ def _cannot(pid: int, answer: dict[str, Any]) -> CannotAttach:
 
 def _start_outside(run: RunFolder, pid: int) -> None:
     """The same side process that `holdfast.watch` starts; it outlives this command."""
-    words = [sys.executable, "-m", "holdfast.supervisor.side", str(run.path), str(pid)]
+    command = [sys.executable, "-m", "holdfast.supervisor.side", str(run.path), str(pid)]
     nowhere = subprocess.DEVNULL
-    process = subprocess.Popen(words, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
+    process = subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
     process.returncode = 0
 
 

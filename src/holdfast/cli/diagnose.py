@@ -190,9 +190,9 @@ def _run_named(name: str) -> RunFolder:
 def _list_series(targets: Sequence[str], chosen: SeriesChoice, *, as_json: bool) -> None:
     from holdfast.cli.series import list_series
 
-    read = [one for target in targets for one in read_target(target, chosen, anything=True)]
-    unread = [one for one in read if isinstance(one, HoldfastError)]
-    runs = [one[0] for one in read if not isinstance(one, HoldfastError)]
+    read = [answer for target in targets for answer in read_target(target, chosen, anything=True)]
+    unread = [answer for answer in read if isinstance(answer, HoldfastError)]
+    runs = [answer[0] for answer in read if not isinstance(answer, HoldfastError)]
     if not runs and unread:
         raise unread[0]
     list_series(runs, as_json=as_json)
@@ -285,9 +285,9 @@ def _tell_findings(console: Console, findings: Sequence[Finding], curves: Curves
 
     for finding in findings:
         style = {"critical": "bold red", "warning": "bold yellow"}.get(finding.severity, "")
-        words = FINDINGS.get(finding.code, finding.code)
-        code = "" if words.replace(" ", "-") == finding.code else f" [{finding.code}]"
-        console.print(Padding(Text.assemble((words, style), (code, "dim")), (0, 0, 0, 2), expand=False))
+        title = FINDINGS.get(finding.code, finding.code)
+        code = "" if title.replace(" ", "-") == finding.code else f" [{finding.code}]"
+        console.print(Padding(Text.assemble((title, style), (code, "dim")), (0, 0, 0, 2), expand=False))
         never = finding.evidence.get("steps") == 0 and "ended" in finding.evidence
         text = f"{finding.evidence['ended']} before the first step" if never else sentence(finding, curves)
         console.print(Padding(Text(text), (0, 0, 0, 4), expand=False))
@@ -299,10 +299,10 @@ def _tell_done(console: Console, done: Sequence[Done]) -> None:
 
     from holdfast.diagnosis.event_words import done_words
 
-    for one in done:
-        times = f", {one.times:,} times" if one.times > 1 else ""
-        place = f"at step {one.event.step:,}" if one.times == 1 else f"from step {one.event.step:,} on"
-        text = Text.assemble(("done about it: ", "green"), f"{done_words(one.event)}{times}, {place}")
+    for action in done:
+        times = f", {action.times:,} times" if action.times > 1 else ""
+        place = f"at step {action.event.step:,}" if action.times == 1 else f"from step {action.event.step:,} on"
+        text = Text.assemble(("done about it: ", "green"), f"{done_words(action.event)}{times}, {place}")
         console.print(Padding(text, (0, 0, 0, 2), expand=False))
 
 

@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def eval_(
-    words: Annotated[
+    arguments: Annotated[
         list[str],
         typer.Argument(metavar="[RUN]... CODE", help="Python code; - reads stdin.", show_default=False),
     ],
@@ -42,7 +42,7 @@ def eval_(
     from holdfast.probe.cluster import find
     from holdfast.probe.cluster_ranks import crews_of, ranks_in, refuse_several
 
-    *runs, code = words
+    *runs, code = arguments
     named = all_of(runs, target)
     text = sys.stdin.read() if code == "-" else code
     cluster = find(named, everything=all_ranks and not named, live=True)

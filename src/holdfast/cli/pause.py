@@ -33,7 +33,7 @@ def pause(
     named = all_of(runs, target)
     resume = " ".join(["holdfast continue", *named])
 
-    def words(answer: dict[str, Any]) -> str:
+    def sentence(answer: dict[str, Any]) -> str:
         return f"{answer.get('value')} before step {answer.get('step')}; resume with: {resume}"
 
-    finish(change_all(named, {"do": "pause", "for": length}, seconds=seconds), as_json=as_json, words=words)
+    finish(change_all(named, {"do": "pause", "for": length}, seconds=seconds), as_json=as_json, sentence=sentence)

@@ -39,9 +39,9 @@ def rollback(
     from holdfast.cli.live_requests import change_all, finish
 
     path = str(Path(to).absolute()) if to is not None and "/" in to else to
-    finish(change_all(all_of(runs, target), {"do": "rollback", "to": path}, seconds=seconds), as_json=as_json, words=_words)
+    finish(change_all(all_of(runs, target), {"do": "rollback", "to": path}, seconds=seconds), as_json=as_json, sentence=_sentence)
 
 
-def _words(answer: dict[str, Any]) -> str:
+def _sentence(answer: dict[str, Any]) -> str:
     skipped = "".join(f"\n  skipped: {why}" for why in answer.get("skipped") or ())
     return f"{answer.get('value')}; the training continues from it at step {answer.get('step')}{skipped}"

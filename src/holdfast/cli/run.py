@@ -85,9 +85,9 @@ def default_settings() -> dict[str, object]:
     return vars(_parser().parse_args([]))
 
 
-def run(words: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Run the command after the options; returns its exit code. Options end at the first word of the command."""
-    options, command = split(words)
+    options, command = split(argv)
     options = with_project(options, option_names()) if not {"-h", "--help"} & set(options) else options
     arguments, unknown = _parser().parse_known_args(options)
     if unknown:
@@ -132,9 +132,9 @@ def _check_resume(arguments: argparse.Namespace) -> None:
         raise UsageError(f"the policy {arguments.policy} saves no checkpoint to resume from.", fix=fix)
 
 
-def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """The options of `run` and the command. Unlike in argparse, a value may begin with a dash: `--resume-args --resume`."""
-    options, rest = list[str](), list(words)
+    options, rest = list[str](), list(argv)
     while rest and rest[0].startswith("-") and rest[0] != "--":
         word = rest.pop(0)
         takes_next = word.startswith("--") and word not in _FLAGS and "=" not in word and rest

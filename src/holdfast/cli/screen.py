@@ -146,7 +146,7 @@ def _evaluations(glance: Glance) -> Table:
 def _events(glance: Glance, width: int) -> Table:
     """The newest findings and actions, newest first."""
     grid = Table.grid(padding=(0, 1))
-    newest = list(entries.with_reflexes([one for one in glance.events if entries.shown_live(one)]))[-_SHOWN:]
+    newest = list(entries.with_reflexes([event for event in glance.events if entries.shown_live(event)]))[-_SHOWN:]
     for event, reflex in reversed(newest):
         at = time.strftime("%H:%M:%S", time.localtime(event.time)) if event.time is not None else ""
         grid.add_row(Text(at, style="dim"), event_line(glance, event, reflex, width))

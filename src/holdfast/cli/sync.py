@@ -41,8 +41,8 @@ def sync(
     from holdfast.signals.tracker_names import SENT, TRACKERS, read_trackers
 
     folder = resolve(one_of(run, target))
-    known = [*(folder.info().get("to") or ()), *(path.stem for path in sorted((folder.path / SENT).glob("*.json")))]
-    names = read_trackers(to or [name for name in known if name in TRACKERS])
+    earlier = [*(folder.info().get("to") or ()), *(path.stem for path in sorted((folder.path / SENT).glob("*.json")))]
+    names = read_trackers(to or [name for name in earlier if name in TRACKERS])
     if not names:
         raise UsageError(
             f"the run {folder.name} was started without a tracker.", fix=f"holdfast sync {folder.name} --to tensorboard"
