@@ -86,16 +86,7 @@ def diagnose(
     if series:
         _list_series(targets or [""], chosen, as_json=as_json)
         return
-    checkups: list[Checkup] = []
-    unread: list[HoldfastError] = []
-    for name in targets or [""]:
-        for checkup in _checked(name, chosen):
-            if isinstance(checkup, HoldfastError):
-                unread.append(checkup)
-            else:
-                checkups.append(checkup)
-    if not checkups and unread:
-        raise unread[0]
+    checkups, unread = _check_all(targets or [""], chosen)
     if page_file is not None:
         _write_page(page_file, checkups)
     if as_json:
@@ -106,6 +97,15 @@ def diagnose(
         print(f"not read: {error.problem}", file=sys.stderr)
     if any(checkup.verdict in ("watch", "ill") for checkup in checkups):
         raise typer.Exit(1)
+
+
+def _check_all(targets: Sequence[str], chosen: SeriesChoice) -> tuple[list[Checkup], list[HoldfastError]]:
+    """The check-ups, and what could not be read; an error if that is everything."""
+    answers = [answer for name in targets for answer in _checked(name, chosen)]
+    unread = [answer for answer in answers if isinstance(answer, HoldfastError)]
+    if unread and len(unread) == len(answers):
+        raise unread[0]
+    return [answer for answer in answers if not isinstance(answer, HoldfastError)], unread
 
 
 def _checked(target: str, chosen: SeriesChoice) -> Iterator[Checkup | HoldfastError]:
@@ -211,7 +211,6 @@ def _write_page(path: Path, checkups: Sequence[Checkup]) -> None:
 
 
 def _show(checkups: Sequence[Checkup], *, everything: bool) -> None:
-
     from holdfast.cli.output import output
 
     console = output()

@@ -82,17 +82,10 @@ def drill(
     if policy not in _POLICIES:
         raise UsageError(f"there is no policy {policy!r} to drill with.", fix="--policy heal, guard, observe or both")
     codes = list(own) if own and faults == "all" else read_codes(faults, list(own))
-    place = folder / time.strftime("%m%d-%H%M%S")
-    try:
-        result = _run(
-            training, codes, at=read_at(at or [], codes), policies=_POLICIES[policy], seeds=range(seed, seed + seeds),
-            controls=controls, sequence=sequence, jobs=jobs, folder=place, keep=keep, sources=own,
-        )  # fmt: skip
-    except HoldfastError:
-        shutil.rmtree(place, ignore_errors=True)
-        raise
-    finally:
-        _remove_empty(place)
+    result = _run(
+        training, codes, at=read_at(at or [], codes), policies=_POLICIES[policy], seeds=range(seed, seed + seeds),
+        controls=controls, sequence=sequence, jobs=jobs, folder=folder / time.strftime("%m%d-%H%M%S"), keep=keep, sources=own,
+    )  # fmt: skip
     _tell(result, as_json=as_json)
 
 
@@ -116,11 +109,18 @@ def _training(command: list[str], *, metric: str | None, resume_args: str | None
     )
 
 
-def _run(training: Training, codes: list[str], **how: object) -> SuiteResult:
+def _run(training: Training, codes: list[str], *, folder: Path, **how: object) -> SuiteResult:
+    """Run it; an error leaves no folder behind."""
     from holdfast.drills.suite import run_suite
 
     print(f"drilling: {shlex.join(training.command)}\n  first without a fault …", file=sys.stderr, flush=True)
-    return run_suite([training], codes, on_result=_say, on_plan=_say_ahead, **how)  # type: ignore[arg-type]
+    try:
+        return run_suite([training], codes, folder=folder, on_result=_say, on_plan=_say_ahead, **how)  # type: ignore[arg-type]
+    except HoldfastError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        _remove_empty(folder)
 
 
 def _say(result: Result) -> None:
