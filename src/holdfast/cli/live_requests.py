@@ -63,20 +63,16 @@ def _as_json(answers: Sequence[RankAnswer]) -> None:
 
 def _show_all(answers: Sequence[RankAnswer], sentence: Any) -> None:
     """Each rank in turn, or once if all answers are the same."""
-    from holdfast.probe.far_rank import name_of
+    from holdfast.probe.far_rank import names_of
 
     first = answers[0].answer
-    alike = all({**answer.answer, "number": 0} == {**first, "number": 0} for answer in answers)
-    for of_rank in answers[:1] if alike else answers:
-        _show(
-            of_rank,
-            f"{len(answers)} ranks: "
-            if alike and len(answers) > 1
-            else f"{name_of(of_rank.recording)}: "
-            if len(answers) > 1
-            else "",
-            sentence,
-        )
+    if len(answers) == 1:
+        _show(answers[0], "", sentence)
+    elif all({**answer.answer, "number": 0} == {**first, "number": 0} for answer in answers):
+        _show(answers[0], f"{len(answers)} ranks: ", sentence)
+    else:
+        for of_rank, name in zip(answers, names_of([answer.recording for answer in answers]), strict=True):
+            _show(of_rank, f"{name}: ", sentence)
 
 
 def _show(of_rank: RankAnswer, whom: str, sentence: Any) -> None:

@@ -81,11 +81,22 @@ def name_of(rank: Rank) -> str:
     return f"{rank.host} rank {rank.rank}" if isinstance(rank, FarRank) else f"rank {rank.rank}"
 
 
+def names_of(ranks: Sequence[Rank]) -> list[str]:
+    """The name of each; where two are alike, the run's name comes first: `first rank 0`, `second rank 0`."""
+    names = [name_of(rank) for rank in ranks]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{_run_of(rank)} {name}" for rank, name in zip(ranks, names, strict=True)]
+
+
 def whose(rank: Rank) -> dict[str, Any]:
     """The same for `--json`."""
-    if isinstance(rank, FarRank):
-        return {"host": rank.host, "run": rank.run, "rank": rank.rank}
-    return {"rank": rank.rank}
+    host = {"host": rank.host} if isinstance(rank, FarRank) else {}
+    return {**host, "run": _run_of(rank), "rank": rank.rank}
+
+
+def _run_of(rank: Rank) -> str:
+    return rank.run if isinstance(rank, FarRank) else rank.path.parent.name
 
 
 def common_number(ranks: Iterable[Rank]) -> int:

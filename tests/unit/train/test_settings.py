@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import UsageError
-from holdfast.train.arguments import parse, argv_of
+from holdfast.train.arguments import argv_of, parse
 from holdfast.train.settings import DetectSettings, SegmentSettings, read_settings
 
 
