@@ -128,14 +128,15 @@ def _bare_pair(line: str, bare: re.Match[str]) -> list[tuple[Slot, Slot]]:
 def _pairs(line: str, begin: int) -> list[tuple[Slot, Slot]]:
     """What a line says about losses, metrics and settings; nothing for a line of another kind."""
     pairs: list[tuple[Slot, Slot]] = []
-    end = begin
+    end, names = begin, list[str]()
     for pair in _VALUE.finditer(line, begin):
         before, end = line[max(end, pair.start() - _LONGEST_NAME) : pair.start()], pair.end()
         named = _name_before(before)
         name = _clean(named, spaced=pair["sign"].isspace()) if named else ""
         if name and value_of(name, pair["value"]) is not None:
             stop = pair.start() - len(before) + len(before.rstrip(_QUOTES))
-            heading = _heading(line[: stop - len(name)], name)
+            heading = _heading(line[: stop - len(name)], name) or _split_of_neighbour(name, names)
+            names.append(name)
             pairs.append(((*heading, *_slot(line, stop - len(name), stop)), _slot(line, *pair.span("value"))))
     return pairs
 
@@ -150,6 +151,12 @@ def _heading(before: str, name: str) -> Slot:
         if split != "train" and role.split == "train" and role.role in ("loss", "metric") and "train" not in name.lower()
         else ()
     )
+
+
+def _split_of_neighbour(name: str, before: list[str]) -> Slot:
+    """`train loss 0.2 acc 0.9 | val loss 0.3 acc 0.8`: a name that comes again is of the same split as its neighbour."""
+    split = role_of(before[-1]).split if name in before else "train"
+    return (f"{split} ",) if split != "train" and role_of(name).split == "train" else ()
 
 
 def _name_before(text: str) -> str:

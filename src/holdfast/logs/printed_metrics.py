@@ -43,7 +43,7 @@ def metrics_in(lines: Iterable[str]) -> list[Metric]:
         printed += [metric._replace(back=max(0, back), epoch=epoch) for metric in reversed(kept)]
         later.update(metric.name for metric in kept)
     splits = {metric.name: metric.split for metric in printed if metric.split is not None}
-    return [metric._replace(split=splits.get(metric.name)) for metric in reversed(printed)]
+    return [metric._replace(split=metric.split or splits.get(metric.name)) for metric in reversed(printed)]
 
 
 def _of_row(row: Mapping[str, float]) -> Iterator[Metric]:
