@@ -233,9 +233,8 @@ def _overview(console: Console, checkups: Sequence[Checkup]) -> None:
     for checkup in checkups:
         codes = ", ".join(finding.code for finding in checkup.findings) or "–"
         name = checkup.curves.name
-        table.add_row(
-            name if len(name) <= _NAME else f"…{name[1 - _NAME :]}", Text(checkup.verdict, _STYLES[checkup.verdict]), codes
-        )
+        verdict = ("repaired", "bold yellow") if checkup.repaired else (_VERDICTS[checkup.verdict], _STYLES[checkup.verdict])
+        table.add_row(name if len(name) <= _NAME else f"…{name[1 - _NAME :]}", Text(*verdict), codes)
     console.print(table)
 
 
