@@ -33,7 +33,7 @@ def event(**row: Any) -> Event:
         ({"event": "loaded", "path": "{here}/last.pt"}, "loaded last.pt"),
         (
             {"event": "resumed", "path": "{here}/last.pt", "at": 4000, "before": {"run": "/runs/first"}, "optimizer": "empty"},
-            "resumed at 4,000 from last.pt of run first; the optimizer is empty",
+            "resumed at step 4,000 from last.pt of run first; the optimizer is empty",
         ),
         (
             {
