@@ -16,9 +16,24 @@ _CLAUSES = {  # as the second half of a sentence, where the short name is none
     "non-finite-input": "the input holds NaN or Inf",
     "loss-spike": "the loss jumped",
     "dead-units": "there are dead units",
+    "saturated-units": "there are saturated units",
     "overfitting": "it overfits",
     "underfitting": "it underfits",
+    "split-leak": "two splits share samples",
+    "too-good": "the results are too good to be true",
+    "token-out-of-range": "a token was out of range",
+    "slow-loading": "data loading is slow",
+    "low-gpu-utilisation": "GPU utilisation is low",
+    "recompilation": "torch.compile keeps recompiling",
+    "gpu-out-of-memory": "GPU memory ran out",
+    "host-out-of-memory": "host memory ran out",
+    "computing-on-cpu": "it trains on the CPU although a GPU is present",
 }
+_ONCE = {  # what happens at a step, and does not last from there on
+    *("loss-spike", "non-finite-input", "token-out-of-range", "gpu-out-of-memory", "host-out-of-memory", "replica-left"),
+    *("metric-collapse", "scaler-collapse", "checkpoint-torn", "checkpoint-non-finite", "checkpoint-not-saved"),
+}
+_VALUES = {"nan": "NaN", "inf": "Inf", "-inf": "-Inf"}
 _OWN = "holdfast-degraded"
 _ABOVE_INFO = ("critical", "warning")
 _ROWS = 1 << 16
@@ -41,7 +56,8 @@ def last_line(run: RunFolder) -> str | None:
         why = str(first["evidence"].get("error")).partition(": ")[2]
         return f"holdfast: finished, but no step was recorded: {why}{more}: holdfast diagnose {run.name}"
     if open_ones:
-        return f"holdfast: finished, but {_clause(first)} since {where}{more}: holdfast diagnose {run.name}"
+        since = "at" if first.get("code") in _ONCE else "since"
+        return f"holdfast: finished, but {_clause(first)} {since} {where}{more}: holdfast diagnose {run.name}"
     return f"holdfast: finished; repaired: {_name(first)} at {where}{more}: holdfast diagnose {run.name}"
 
 
@@ -79,7 +95,11 @@ def _onset(finding: Mapping[str, Any]) -> int:
 
 
 def _clause(finding: Mapping[str, Any]) -> str:
-    return _CLAUSES.get(str(finding.get("code"))) or _name(finding)
+    code = str(finding.get("code"))
+    value = _VALUES.get(str((finding.get("evidence") or {}).get("loss")))
+    if code == "non-finite-loss" and value:
+        return f"the loss is {value}"
+    return _CLAUSES.get(code) or _name(finding)
 
 
 def _name(finding: Mapping[str, Any]) -> str:
