@@ -139,7 +139,7 @@ def _recommended(console: Console, report: Benchmark) -> None:
     ):
         _say(console, "yours is as good as any setting that was measured:", style="bold")
     elif gain is not None:
-        _say(console, f"take ({_compared(report, gain)}):", style="bold")
+        _say(console, f"use ({_compared(report, gain)}):", style="bold")
     else:
         _say(console, "take:", style="bold")
     from rich.text import Text

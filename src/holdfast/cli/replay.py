@@ -126,7 +126,7 @@ def _lines(facts: dict[str, Any], answer: dict[str, Any]) -> Iterator[tuple[str,
     if answer.get("operation"):
         yield "module", Text(_module(answer))
     for number, operand in enumerate(answer.get("operands") or ()):
-        yield "given" if number == 0 else "", Text(_operand_words(operand))
+        yield "operands" if number == 0 else "", Text(_operand_words(operand))
     at = answer.get("at") or {}
     if at.get("index") is not None and any(value is not None for value in at.get("operands", ())):
         values = ", ".join("…" if value is None else _value(value) for value in at["operands"])

@@ -264,7 +264,7 @@ class _Measuring:
         for setting in search.settings():
             kept = self._took(search.best) + self._took(search.own) if self._request.seconds >= _ENOUGH else 0.0
             if self._left < self._took(search.best) + kept:
-                report.notes.append("the time was over before everything was tried: --time-limit gives it more")
+                report.notes.append("the time limit came before all settings were tried: raise it with --time-limit")
                 break
             self._try(report, setting)
         for setting in search.again():
@@ -321,7 +321,7 @@ class _Measuring:
         if "failed" in facts:
             return replace(trial, failed=_failed(facts), how=DIED if facts.get("died") else "raised")
         if answer.how == SILENT and limit < self._patience:
-            return replace(trial, failed="the time was over before its first batch", how=LATE)
+            return replace(trial, failed="the time limit came before its first batch", how=LATE)
         return replace(trial, failed=self._why(answer, limit), how=answer.how)
 
     def _why(self, answer: Answer, limit: float | None = None) -> str:
