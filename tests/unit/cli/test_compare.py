@@ -39,7 +39,16 @@ def test_settings_that_differ_are_listed_and_equal_ones_are_not(
         (recorder.run.path / "run.json").write_text(json.dumps(info))
     done = holdfast("compare", "plain", "strong")
     assert done.code == 0, done.err
-    assert done.out.split("settings that differ")[1].split() == [*"plain strong augment none strong batch 64 16".split()]
+    assert done.out.split("settings that differ")[1].split() == [
+        "plain",
+        "strong",
+        "augment",
+        "none",
+        "strong",
+        "batch",
+        "64",
+        "16",
+    ]
 
 
 def test_a_missing_run_and_a_lone_one_are_errors_with_a_fix(here: Path, holdfast: Callable[..., Any]) -> None:
