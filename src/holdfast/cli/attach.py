@@ -90,7 +90,7 @@ def _refuse_recorded(pid: int) -> None:
         return
     if not read_state(run).alive:  # the number was another process's once
         return
-    raise CannotAttach(f"process {pid} is recorded already, in {run.path}.", fix=f"holdfast tail -t {run.name}")
+    raise CannotAttach(f"process {pid} is recorded already, in {run.path}.", fix=f"holdfast tail -t {run.target}")
 
 
 def _make_folder(parent: Path, name: str, process: Any, policy: str) -> RunFolder:

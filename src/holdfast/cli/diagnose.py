@@ -112,13 +112,15 @@ def _checked(target: str, chosen: SeriesChoice) -> Iterator[Checkup | HoldfastEr
     """The check-ups of everything that a target names."""
     from holdfast.diagnosis.checkup import check_up
     from holdfast.diagnosis.of_run import check_up_run
+    from holdfast.probe.address import is_server
 
     for read in read_target(target, chosen):
         if isinstance(read, HoldfastError):
             yield read
         else:
             curves, run = read
-            yield check_up(curves) if run is None else check_up_run(run, curves)
+            there = run.name if run is not None and is_server(target) else None
+            yield check_up(curves) if run is None else check_up_run(run, curves, target=there)
 
 
 def read_target(

@@ -50,8 +50,12 @@ def ranks_to_ask(run: RunFolder, rank: int | None = None) -> list[Recording]:
     if ranks:
         return ranks
     recordings = run.recordings()
+    if not recordings and run.info().get("ended"):
+        fix = f"holdfast diagnose {run.target} shows why; `holdfast ps` lists the live runs"
+        raise ControlUnreachable(f"{run.name} ended before its first step.", fix=fix)
     if not recordings:
-        raise ControlUnreachable(f"{run.name} has not made a step yet.", fix="holdfast backtrace shows what it is doing")
+        fix = f"holdfast backtrace {run.target} shows what it is doing"
+        raise ControlUnreachable(f"{run.name} has not made a step yet.", fix=fix)
     ask(recordings[-1], {"do": "where"}, seconds=2.0)  # says what is wrong
     raise ControlUnreachable(f"no rank of {run.name} answers.", fix="holdfast ps")
 

@@ -152,7 +152,7 @@ def prepare(command: Command, settings: Settings) -> Launch:
     number = f" (node {settings.node})" if settings.node else ""
     line = f"holdfast: run {run.name} in {_shown(run.path)}{number}{taken}{command.note}"
     missing = [
-        f"\nholdfast: {package} is not installed: pip install {package}, then: holdfast sync {run.name} --to {package}"
+        f"\nholdfast: {package} is not installed: pip install {package}, then: holdfast sync {run.target} --to {package}"
         for package in not_installed(settings.to)
     ]
     return Launch(command, settings, run, line + "".join(missing))

@@ -180,9 +180,10 @@ def _python_fix(run: RunFolder, finding: Finding) -> list[str]:
 
 
 def _more(run: RunFolder) -> str:
+    path = run.path / "post-mortem.txt"
     with contextlib.suppress(ValueError, OSError):
-        return f"holdfast diagnose {run.name}; {(run.path / 'post-mortem.txt').relative_to(Path.cwd().resolve())}"
-    return f"holdfast diagnose {run.path}; {run.path / 'post-mortem.txt'}"
+        path = path.relative_to(Path.cwd().resolve())
+    return f"holdfast diagnose {run.target}; {shlex.quote(str(path))}"
 
 
 def report(run: RunFolder, post_mortem: PostMortem) -> list[str]:

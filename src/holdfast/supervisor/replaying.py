@@ -65,7 +65,7 @@ def choose(run: RunFolder, step: int | None, rank: int | None = None) -> list[Sa
     steps = ", ".join(dict.fromkeys(f"{batch.step}" + (f" (rank {batch.rank})" if batch.rank else "") for batch in saved))
     which = "a step" if step is None else f"step {step}"
     which += f" of {run.name}" if rank is None else f" of rank {rank} of {run.name}"
-    fix = f"holdfast replay {run.name} --step {saved[0].step}"
+    fix = f"holdfast replay {run.target} --step {saved[0].step}"
     raise UsageError(f"{which} is not saved; there are: {steps}.", fix=fix)
 
 
@@ -83,7 +83,7 @@ def _nothing_saved(run: RunFolder) -> UsageError:
     if not skipped:
         return UsageError(
             f"no batch of {run.name} is saved: none of its updates was skipped.",
-            fix=f"see the findings: holdfast diagnose {run.name}",
+            fix=f"see the findings: holdfast diagnose {run.target}",
         )
     findings = [row.get("evidence") or {} for row in rows if row.get("kind") == "finding"]
     not_saved = [str(missing) for evidence in findings for missing in (evidence.get("batch") or {}).get("not_saved") or ()]
@@ -91,7 +91,7 @@ def _nothing_saved(run: RunFolder) -> UsageError:
     reason = next(iter((*not_saved, *failed)), "the batch did not come from a DataLoader")
     return UsageError(
         f"no batch of {run.name} is saved, though the update of step {skipped[0].get('step')} was skipped: {reason}.",
-        fix=f"see the journal: holdfast journal {run.name}",
+        fix=f"see the journal: holdfast journal {run.target}",
     )
 
 

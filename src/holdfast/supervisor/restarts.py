@@ -115,7 +115,7 @@ class Restarts:
         say = str(finding.evidence.get("say") or finding.code)
         why = say.partition(" No step for ")[0].rstrip(".")  # the line has the time itself
         silent = f"no progress for {float(finding.evidence.get('seconds') or 0.0):.0f} s after step {finding.step:,}"
-        _print(f"holdfast: {silent}: {why} (holdfast backtrace {self._run.name})")
+        _print(f"holdfast: {silent}: {why} (holdfast backtrace {self._run.target})")
 
     def _end_all(self, finding: Finding) -> None:
         from holdfast.supervisor.ending import end_all

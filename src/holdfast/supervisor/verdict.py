@@ -54,11 +54,11 @@ def last_line(run: RunFolder) -> str | None:
     where = f"step {_onset(first):,}{_epoch_words(run, _onset(first))}"
     if first.get("code") == _OWN:
         why = str(first["evidence"].get("error")).partition(": ")[2]
-        return f"holdfast: finished, but no step was recorded: {why}{more}: holdfast diagnose {run.name}"
+        return f"holdfast: finished, but no step was recorded: {why}{more}: holdfast diagnose {run.target}"
     if open_ones:
         since = "at" if first.get("code") in _ONCE else "since"
-        return f"holdfast: finished, but {_clause(first)} {since} {where}{more}: holdfast diagnose {run.name}"
-    return f"holdfast: finished; repaired: {_name(first)} at {where}{more}: holdfast diagnose {run.name}"
+        return f"holdfast: finished, but {_clause(first)} {since} {where}{more}: holdfast diagnose {run.target}"
+    return f"holdfast: finished; repaired: {_name(first)} at {where}{more}: holdfast diagnose {run.target}"
 
 
 def count_steps(number: int) -> str:

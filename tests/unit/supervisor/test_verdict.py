@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from every_case import every_case
 
 from holdfast.signals.recorder import Recorder
@@ -59,8 +60,11 @@ REFUSED = {**SKIPPED, "step": 117, "state": "refused"}
         ([NAN, SKIPPED, SLOW], "finished, but data loading is slow since step 1,200: holdfast diagnose a"),
     ],
 )
-def test_the_last_line_says_what_is_still_wrong(rows: list[dict[str, Any]], said: str | None, tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path, "a")
+def test_the_last_line_says_what_is_still_wrong(
+    rows: list[dict[str, Any]], said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = RunFolder.create(Path("runs"), "a")
     recorder = Recorder.start(run, 0)
     for step in range(130):
         known = {"step": step, "epoch": step // 10}

@@ -122,7 +122,7 @@ def _of_the_past(run: RunFolder) -> Report:
     if last is None:
         raise NoSuchRun(
             f"no process of run {run.name} is alive on this machine, and no stacks of it were kept.",
-            fix=f"holdfast diagnose {run.path} reports how it ended; `holdfast ps` lists the live runs",
+            fix=f"holdfast diagnose {run.target} reports how it ended; `holdfast ps` lists the live runs",
         )
     when, stacks = last
     return Report(name=run.name, when=when, stacks=stacks, verdict=explain(stacks), over=True)
