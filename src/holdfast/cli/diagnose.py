@@ -247,8 +247,7 @@ def _tell(console: Console, checkup: Checkup, *, everything: bool) -> None:
     from holdfast.supervisor.post_mortem import is_complete
 
     curves = checkup.curves
-    steps = max(curves.steps, curves.points) if curves.source == "holdfast" else curves.steps  # ours are counted from 0
-    length = f"{curves.points} points" if steps < curves.points else f"{steps:,} steps"
+    length = f"{curves.points} points" if curves.num_steps < curves.points else f"{curves.num_steps:,} steps"
     failed = _failed_early(checkup)
     verdict = _REPAIRED if checkup.repaired else (failed or _VERDICTS[checkup.verdict], _STYLES[checkup.verdict])
     head = Text.assemble((curves.name, "bold"), ": ", verdict)

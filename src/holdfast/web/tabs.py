@@ -35,7 +35,7 @@ def diagnosis(run: RunFolder) -> dict[str, Any]:
     return {
         "verdict": checkup.verdict,
         "repaired": checkup.repaired,
-        "steps": checkup.curves.steps,
+        "steps": checkup.curves.num_steps,
         "episodes": [_episode(episode, checkup.curves) for episode in checkup.episodes],
     }
 
