@@ -52,7 +52,7 @@ def drill(
         str | None, typer.Option(metavar="NAME", help="Metric that measures the result.", show_default=False)
     ] = None,
     resume_args: Annotated[
-        str | None, typer.Option(metavar="WORDS", help='How the script resumes: "--resume {checkpoint}".', show_default=False)
+        str | None, typer.Option(metavar="ARGS", help='How the script resumes: "--resume {checkpoint}".', show_default=False)
     ] = None,
     hang_after: Annotated[
         str | None,

@@ -33,8 +33,8 @@ def eval_(
     """Run Python code inside a live training between two steps; prints its output and the value of its last line.
 
     The code sees the variables of the training loop. `model`, `optimizer`, `scheduler`, `train_loader` and `trainer` work even
-    if the script names them differently. One run: its first rank. Several runs or servers: every rank, labelled by machine and
-    rank. Exit code 1: the code raised an error, or a server did not answer.
+    if the script names them differently. One run: its first rank. Several runs or servers: every rank, labelled with machine,
+    run and rank. Exit code 1: the code raised an error, or a server did not answer.
     """
     from holdfast.cli.cluster_words import end, say_problems
     from holdfast.cli.live_requests import finish

@@ -37,7 +37,7 @@ def _common(
     folder: Annotated[str, typer.Option(help="Folder for runs, which all machines share.")] = "/runs",
     resume_args: Annotated[
         str | None,
-        typer.Option(metavar="WORDS", help='How the script resumes: "--resume {checkpoint}".', show_default=False),
+        typer.Option(metavar="ARGS", help='How the script resumes: "--resume {checkpoint}".', show_default=False),
     ] = None,
     restarts: Annotated[int, typer.Option(min=0, help="Restarts after a failure or a hang, before the job fails.")] = 3,
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="The file to write.", show_default=False)] = None,

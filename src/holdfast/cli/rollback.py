@@ -33,8 +33,8 @@ def rollback(
     """Put a live training back to one of its checkpoints, at the same step on every rank, and let it continue from there.
 
     Weights, optimizer, schedulers, gradient scaler and averages are restored; a damaged checkpoint is skipped for an older one.
-    The loop goes on with its next batch, steps are counted on, and what `set` changed stays. Only what `holdfast save` kept
-    before can be brought back.
+    The loop continues with its next batch, the step count continues, and changes made with `set` stay. To undo a rollback, roll
+    back to a checkpoint that `holdfast save` made before it.
     """
     from holdfast.cli.live_requests import change_all, finish
 

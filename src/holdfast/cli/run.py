@@ -58,13 +58,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--hang-after", metavar="SECONDS", help="Seconds without progress before reporting a hang, or `off`. [default: 10]")
     restarts = "Restarts after a failure or a hang (heal). [default: 3]"
     add("--restarts", type=_whole_number(0), default=3, help=restarts)
-    add("--resume-args", metavar="WORDS", help='How the script resumes: "--resume {checkpoint}". Remembered for its later runs.')
-    add("--restart-args", metavar="WORDS", help='Extra arguments for a restart: "--workers {workers}".')
+    add("--resume-args", metavar="ARGS", help='How the script resumes: "--resume {checkpoint}". Remembered for its later runs.')
+    add("--restart-args", metavar="ARGS", help='Extra arguments for a restart: "--workers {workers}".')
     resume = "Continue the run of this name, if there is one; SIGUSR1 and SIGTERM save a checkpoint, then exit with 75."
     add("--resume", action="store_true", help=resume)
     nodes = "Nodes that share the folder of the run; each starts this command (with --resume)."
     add("--nodes", type=_whole_number(1), metavar="N", help=nodes)
-    listen = "Let other machines ask this run, and nodes join it that share no folder; see --join."
+    listen = "Let other machines query this run, and nodes without a shared folder join it; see --join."
     add("--listen", metavar="HOST:PORT", help=listen)
     join = "Where the first node listens: this node joins its run without a shared folder."
     add("--join", metavar="HOST:PORT", help=join)
