@@ -91,6 +91,14 @@ def _print(text: Any, whom: str, stream: Any) -> None:
         print("\n".join(whom + line for line in lines), file=stream)
 
 
+def named_again(runs: Sequence[str], answers: Sequence[RankAnswer]) -> list[str]:
+    """How a later command names the same runs: as they were named now, or the one that was meant without a name."""
+    from holdfast.signals.run_folder import Recording, RunFolder
+
+    folders = {answer.recording.path.parent for answer in answers if isinstance(answer.recording, Recording)}
+    return list(runs) or [RunFolder(folder).target for folder in folders]
+
+
 def change_words(answer: dict[str, Any], runs: Sequence[str] = ()) -> str:
     """What was changed, from which step on, and how to undo it in the runs that were named."""
     number, note = answer.get("number"), answer.get("note")

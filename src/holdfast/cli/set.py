@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated
 
 import typer
@@ -36,7 +37,7 @@ def set_(
     journal; `holdfast undo N` reverts one. A training on several machines is changed on all of them or on none: name the server
     of each.
     """
-    from holdfast.cli.live_requests import change_all, change_words, finish
+    from holdfast.cli.live_requests import change_all, change_words, finish, named_again
 
     settings = [word for word in arguments if "=" in word]
     runs = all_of([word for word in arguments if "=" not in word], target)
@@ -44,4 +45,5 @@ def set_(
         raise UsageError("there is no setting to change.", fix=f"holdfast set {' '.join(arguments)} lr=1e-4")
     for text in settings:
         answers = change_all(runs, {"do": "set", "text": text}, everything=everything, seconds=seconds, rank=rank)
-        finish(answers, as_json=as_json, sentence=lambda answer: change_words(answer, runs))
+        named = named_again(runs, answers)
+        finish(answers, as_json=as_json, sentence=functools.partial(change_words, runs=named))

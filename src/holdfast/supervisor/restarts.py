@@ -25,7 +25,7 @@ from holdfast.supervisor.forwarding import Forwarding
 from holdfast.supervisor.launch import Launch
 from holdfast.supervisor.memory_events import MemoryEvents
 from holdfast.supervisor.train_log import TrainLog
-from holdfast.supervisor.verdict import count_steps
+from holdfast.units import count
 
 if TYPE_CHECKING:
     from holdfast.detectors.finding import Finding
@@ -193,9 +193,10 @@ class Restarts:
     def _verdict(self) -> str | None:
         if not self._run.journal.path.exists() or self._run.info().get("exit_code") != 0:
             return None
-        from holdfast.supervisor.verdict import last_line
+        from holdfast.diagnosis.run_verdict import verdict_on
 
-        return last_line(self._run)
+        verdict = verdict_on(self._run)
+        return None if verdict is None else f"holdfast: {verdict.text}"
 
     def _examine(self, code: int, outside: Outside) -> PostMortem:
         from holdfast.supervisor.losses import failed_first
@@ -336,7 +337,7 @@ class Restarts:
             return f"from {own}: the script could not load what it had saved"
         if flag and origin.path is not None:
             at = f" (step {origin.step:,})" if origin.step is not None else ""
-            again = "" if lost is None else f", {count_steps(lost)} repeated"
+            again = "" if lost is None else f", {count(lost, 'step')} repeated"
             return f"from {origin.path.name}{at} with {_flag_in(template)}{again}"
         if not template:
             return f"from {_shown(origin)}"

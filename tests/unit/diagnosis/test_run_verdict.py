@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from every_case import every_case
 
+from holdfast.diagnosis.run_verdict import verdict_on
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
-from holdfast.supervisor.verdict import last_line
 
 NAN = {
     "kind": "finding",
@@ -72,4 +72,5 @@ def test_the_last_line_says_what_is_still_wrong(
     recorder.close()
     for row in rows:
         run.journal.write(**row)
-    assert last_line(run) == (None if said is None else f"holdfast: {said}")
+    verdict = verdict_on(run)
+    assert (verdict and verdict.text) == said and (verdict is None or verdict.repaired == verdict.text.startswith("finished;"))
