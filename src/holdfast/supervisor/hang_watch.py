@@ -77,6 +77,8 @@ class HangWatch:
     def look(self) -> None:
         """See how the ranks stand, and tell a hang."""
         self._journal.catch_up()
+        if not os.path.isdir(self._run.path):  # noqa: PTH112 - False for every error; moved or unmounted: nothing is known of it
+            return
         standings = self._standings()
         self._look_at_network(standings)
         self._tell_stopped()
