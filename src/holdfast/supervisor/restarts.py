@@ -25,7 +25,6 @@ from holdfast.supervisor.forwarding import Forwarding
 from holdfast.supervisor.launch import Launch
 from holdfast.supervisor.memory_events import MemoryEvents
 from holdfast.supervisor.train_log import TrainLog
-from holdfast.units import count
 
 if TYPE_CHECKING:
     from holdfast.detectors.finding import Finding
@@ -331,6 +330,8 @@ class Restarts:
 
     def _from(self, origin: Origin, flag: Sequence[str], lost: int | None) -> str:
         """Where the next attempt begins, and why not as it was told to."""
+        from holdfast.units import count
+
         template = self._launch.settings.resume_args or ""
         if self._cannot_load:
             own = f"Holdfast's own checkpoint (step {origin.kept_step:,})" if origin.kept_step else "the beginning"
