@@ -45,7 +45,7 @@ def training(watcher: Watcher, **environment: str) -> Training:
     """How the training of a watcher is started."""
     script, *arguments = watcher.script
     return Training(
-        words=(sys.executable, str(SCRIPTS / script), *arguments), name=watcher.name.replace(" ", "-").replace(",", ""),
+        command=(sys.executable, str(SCRIPTS / script), *arguments), name=watcher.name.replace(" ", "-").replace(",", ""),
         environment={**_QUICK, **environment}, metric="accuracy", hang_after="4",
     )  # fmt: skip
 

@@ -53,7 +53,7 @@ def main() -> int:
 
     from holdfast.environment.plan.measuring import measure_training
     from holdfast.environment.plan.options import what_fits
-    from holdfast.environment.plan.trial import MeasuredTraining, measure, words_for
+    from holdfast.environment.plan.trial import MeasuredTraining, measure, measured_command
 
     if not torch.cuda.is_available():
         print("needs an NVIDIA GPU")
@@ -61,7 +61,7 @@ def main() -> int:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     well = True
     for name in FACTORIES:
-        training = MeasuredTraining(words=words_for([f"plan_gpu:{name}"]))
+        training = MeasuredTraining(command=measured_command([f"plan_gpu:{name}"]))
         facts = measure_training(training, lambda _text: None)
         fits = {one.precision: one.batch for one in what_fits(facts, None) if one.card.startswith("this")}
         print(f"{name}: measured at {', '.join(str(point.batch) for point in facts.points)}; largest batch here {fits}")

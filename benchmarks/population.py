@@ -76,7 +76,7 @@ def run_one(seed: int, kept: Path | None) -> Row:
     folder = Path(tempfile.mkdtemp(prefix=f"{seed}-", dir=kept))
     script = Path(__file__).with_name("population_training.py")
     training = Training(
-        words=(sys.executable, str(script), str(one.seed)), name=one.task, environment=ENVIRONMENT, hang_after="4"
+        command=(sys.executable, str(script), str(one.seed)), name=one.task, environment=ENVIRONMENT, hang_after="4"
     )
     row: Row = {"seed": seed, "half": "score" if seed % 2 else "build", "fault": code, "draw": vars(one)}
     plan = tuple(plan_fault(code, "", one.seed, one.steps, At())) if code else ()

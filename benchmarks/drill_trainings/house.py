@@ -62,14 +62,14 @@ def every_training(*, gpu: bool) -> list[str]:
 def training(name: str) -> Training:
     """A training by its name: `digits_cnn`, `digits_cnn+workers`, `zoo gan 0`."""
     if name.startswith("zoo "):
-        return Training(words=(sys.executable, str(ZOO), *name.split()[1:]), name=name, environment=_QUICK)
+        return Training(command=(sys.executable, str(ZOO), *name.split()[1:]), name=name, environment=_QUICK)
     script, _, variant = name.partition("+")
     if script in ("four_ranks", "two_hosts"):
         return _of_four(name, script, variant or "mlp")
     before = {"tracker": [sys.executable, str(FOLDER / "tracker.py")], "ranks": _TORCHRUN}
     python = before.get("ranks" if script == "two_ranks" else variant, [sys.executable])
     return Training(
-        words=(*python, str(FOLDER / f"{script}.py")),
+        command=(*python, str(FOLDER / f"{script}.py")),
         name=name,
         environment={**_QUICK, **_VARIANTS.get(variant, {})},
         metric="loss" if script == "char_transformer" else "accuracy",
@@ -81,7 +81,7 @@ def training(name: str) -> Training:
 def _of_four(name: str, script: str, kind: str) -> Training:
     hosts = [sys.executable, str(FOLDER / "two_hosts.py")]
     return Training(
-        words=(*(hosts if script == "two_hosts" else [*_TORCHRUN[:-1], "4"]), str(FOLDER / "four_ranks.py"), kind),
+        command=(*(hosts if script == "two_hosts" else [*_TORCHRUN[:-1], "4"]), str(FOLDER / "four_ranks.py"), kind),
         name=name,
         environment=_QUICK,
         metric="accuracy",

@@ -36,9 +36,9 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-def count(value: int, one: str, more: str | None = None) -> str:
+def count(value: int, noun: str, plural: str | None = None) -> str:
     """A count with its noun: `1 file`, `2,304 rows`, `3 boxes`."""
-    return f"{value:,} {one if value == 1 else more or one + 's'}"
+    return f"{value:,} {noun if value == 1 else plural or noun + 's'}"
 
 
 def number(value: float | None) -> str:

@@ -12,7 +12,7 @@ from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
 
-TRAINING = Training(words=("python", "train.py"), name="train")
+TRAINING = Training(command=("python", "train.py"), name="train")
 
 
 def made_trial(*codes: str, raised: tuple[Raised, ...] = (), **more: Any) -> Trial:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from asked_run import AskedRun
-from holdfast_run import PYTHON, VICTIMS, start, wait_until
+from holdfast_run import PYTHON, VICTIMS, start, typed, wait_until
 
 import holdfast
 from holdfast.checkpoints.read import verify_checkpoint
@@ -188,6 +188,12 @@ def test_beside_a_training_that_hangs_tensors_can_be_read(asked: AskedRun, tmp_p
 
 
 # Changes
+
+
+def test_a_change_without_a_name_says_of_which_run_it_can_be_undone(asked: AskedRun) -> None:
+    done = typed("set", "lr*=1.0", folder=asked.folder)
+    undo = done.stdout.split("undo with: ")[1].split()
+    assert undo[:3] == ["holdfast", "undo", asked.path.name] and typed(*undo[1:], folder=asked.folder).returncode == 0
 
 
 def test_a_learning_rate_that_a_scheduler_writes_at_every_step_stays_changed(asked: AskedRun) -> None:

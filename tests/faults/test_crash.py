@@ -34,6 +34,23 @@ def test_a_segmentation_fault_leaves_its_stack_and_the_last_step(tmp_path: Path)
     assert json.loads(shown.stdout)["runs"][0]["findings"][0]["code"] == "process-died"
 
 
+RAISES = """
+import torch
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(20):
+    model(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+raise KeyError("val")
+"""
+
+
+def test_a_cause_is_as_sure_on_the_terminal_as_in_diagnose(tmp_path: Path) -> None:
+    said = run(tmp_path, "--name", "a", PYTHON, "-c", RAISES).stderr
+    assert "  possible cause: The script raised it" in said and "One sample is malformed" not in said
+    assert "possible cause: mistake in the script" in typed("diagnose", "a", folder=tmp_path).stdout
+
+
 NAN_CRASHES = """
 import torch
 from torch import nn

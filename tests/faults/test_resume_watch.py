@@ -171,9 +171,9 @@ def test_while_it_lasts_ps_and_tail_show_the_watch(saved: Place) -> None:
     try:
         journal = saved.folder / "runs/live/journal.jsonl"
         wait_until(lambda: journal.exists() and "watching" in journal.read_text())
-        assert "resumed at 500, watching: healthy, " in show("ps")
+        assert "resumed at step 500, watching: healthy, " in show("ps")
         assert " of 500 steps" in show("tail", "-t", "live", "--once")
-        assert "resumed at 500 from last.pt of run before" in show("journal", "-t", "live")
+        assert "resumed at step 500 from last.pt of run before" in show("journal", "-t", "live")
     finally:
         process.terminate()
         process.communicate(timeout=600)

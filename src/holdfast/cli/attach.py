@@ -90,7 +90,7 @@ def _refuse_recorded(pid: int) -> None:
         return
     if not read_state(run).alive:  # the number was another process's once
         return
-    raise CannotAttach(f"process {pid} is recorded already, in {run.path}.", fix=f"holdfast tail -t {run.name}")
+    raise CannotAttach(f"process {pid} is recorded already, in {run.path}.", fix=f"holdfast tail -t {run.target}")
 
 
 def _make_folder(parent: Path, name: str, process: Any, policy: str) -> RunFolder:
@@ -146,9 +146,9 @@ def _cannot(pid: int, answer: dict[str, Any]) -> CannotAttach:
 
 def _start_outside(run: RunFolder, pid: int) -> None:
     """The same side process that `holdfast.watch` starts; it outlives this command."""
-    words = [sys.executable, "-m", "holdfast.supervisor.side", str(run.path), str(pid)]
+    command = [sys.executable, "-m", "holdfast.supervisor.side", str(run.path), str(pid)]
     nowhere = subprocess.DEVNULL
-    process = subprocess.Popen(words, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
+    process = subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)
     process.returncode = 0
 
 

@@ -35,7 +35,7 @@ def backtrace(
     are one job. Exit code 1: the run is stuck.
     """
     targets = all_of(runs, target)
-    if everything or len(targets) > 1 or any(":" in one for one in targets):
+    if everything or len(targets) > 1 or any(":" in name for name in targets):
         _of_several(targets, everything, native=native, locals_=locals_, all_threads=all_threads, as_json=as_json)
         return
     report = report_on(targets[0] if targets else None, native=native, locals_=locals_)

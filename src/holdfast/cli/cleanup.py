@@ -27,10 +27,10 @@ def cleanup(
     from holdfast.cli.live_requests import change_all, finish
 
     answers = change_all(all_of(runs, target), {"do": "cleanup"}, seconds=seconds, rank=rank)
-    finish(answers, as_json=as_json, words=_words)
+    finish(answers, as_json=as_json, sentence=_sentence)
 
 
-def _words(answer: dict[str, Any]) -> str:
+def _sentence(answer: dict[str, Any]) -> str:
     from holdfast.cli.show import size
 
     freed = ", ".join(f"{size(value)} of {_MEMORY_NAMES.get(name, name)}" for name, value in (answer.get("freed") or {}).items())

@@ -136,8 +136,10 @@ def _note(comparison: Comparison) -> str:
 def _setting_rows(comparison: Comparison) -> list[tuple[str, ...]]:
     from holdfast.cli.show import DASH
 
-    shown = {name: tuple(DASH if value is None else str(value) for value in row) for name, row in comparison.settings.items()}
-    return [(name, *values) for name, values in shown.items()]
+    def shown(value: Any) -> str:
+        return DASH if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+    return [(name, *map(shown, values)) for name, values in comparison.settings.items()]
 
 
 def _write_page(path: Path, comparison: Comparison) -> None:

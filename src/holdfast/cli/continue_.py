@@ -18,8 +18,8 @@ def continue_(runs: RunNames = None, target: Targets = None, as_json: AsJson = F
     """Resume a training that `holdfast pause` stopped."""
     from holdfast.cli.live_requests import change_all, finish
 
-    finish(change_all(all_of(runs, target), {"do": "continue"}), as_json=as_json, words=_words)
+    finish(change_all(all_of(runs, target), {"do": "continue"}), as_json=as_json, sentence=_sentence)
 
 
-def _words(answer: dict[str, Any]) -> str:
+def _sentence(answer: dict[str, Any]) -> str:
     return f"resumed at step {answer.get('step')}"

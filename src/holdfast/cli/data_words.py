@@ -58,22 +58,22 @@ def _problem(console: Console, problem: Problem, *, every: bool) -> None:
     _print(console, f"fix: {problem.fix}", style="cyan")
 
 
-def _print(console: Console, words: str, *, indent: str = _INDENT, style: str = "") -> None:
+def _print(console: Console, text: str, *, indent: str = _INDENT, style: str = "") -> None:
     from rich.text import Text
 
     from holdfast.cli.checkpoints.layout import folded
 
-    for line in folded(words, console.width, indent, hang="     " if words.startswith(("fix: ", "e.g. ")) else ""):
+    for line in folded(text, console.width, indent, hang="     " if text.startswith(("fix: ", "e.g. ")) else ""):
         console.print(Text(line, style), soft_wrap=True)
 
 
 def _totals(report: Report) -> str:
     from holdfast.cli.show import duration
 
-    words = {"critical": "critical", "warning": "warnings", "info": "notes"}
+    labels = {"critical": "critical", "warning": "warnings", "info": "notes"}
     counts = [
         f"{count} {word[:-1] if count == 1 and word[-1] == 's' else word}"
-        for severity, word in words.items()
+        for severity, word in labels.items()
         if (count := report.count(severity))
     ]
     summary = ", ".join(counts) if counts else "no problems found"

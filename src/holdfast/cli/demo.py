@@ -45,9 +45,9 @@ def demo(
         raise UsageError("the demo's data comes with scikit-learn, which is not installed.", fix="pip install 'holdfast[demo]'")
     script = Path(__file__).parent.parent / "demo" / "digits.py"
     print(_STORY, file=sys.stderr)
-    words = [sys.executable, "-m", "holdfast", "run", "--name", "demo", "--folder", str(folder), "--policy", "heal"]
+    holdfast_run = [sys.executable, "-m", "holdfast", "run", "--name", "demo", "--folder", str(folder), "--policy", "heal"]
     command = [sys.executable, str(script), str(epochs)]
-    training = subprocess.Popen([*words, "--", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    training = subprocess.Popen([*holdfast_run, "--", *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     alone = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     run = _opened(training)
     print(f"$ holdfast run --policy heal -- python {script.name}\n$ holdfast tail -t {run.name}", file=sys.stderr)

@@ -86,16 +86,7 @@ def diagnose(
     if series:
         _list_series(targets or [""], chosen, as_json=as_json)
         return
-    checkups: list[Checkup] = []
-    unread: list[HoldfastError] = []
-    for name in targets or [""]:
-        for checkup in _checked(name, chosen):
-            if isinstance(checkup, HoldfastError):
-                unread.append(checkup)
-            else:
-                checkups.append(checkup)
-    if not checkups and unread:
-        raise unread[0]
+    checkups, unread = _check_all(targets or [""], chosen)
     if page_file is not None:
         _write_page(page_file, checkups)
     if as_json:
@@ -108,17 +99,28 @@ def diagnose(
         raise typer.Exit(1)
 
 
+def _check_all(targets: Sequence[str], chosen: SeriesChoice) -> tuple[list[Checkup], list[HoldfastError]]:
+    """The check-ups, and what could not be read; an error if that is everything."""
+    answers = [answer for name in targets for answer in _checked(name, chosen)]
+    unread = [answer for answer in answers if isinstance(answer, HoldfastError)]
+    if unread and len(unread) == len(answers):
+        raise unread[0]
+    return [answer for answer in answers if not isinstance(answer, HoldfastError)], unread
+
+
 def _checked(target: str, chosen: SeriesChoice) -> Iterator[Checkup | HoldfastError]:
     """The check-ups of everything that a target names."""
     from holdfast.diagnosis.checkup import check_up
     from holdfast.diagnosis.of_run import check_up_run
+    from holdfast.probe.address import is_server
 
     for read in read_target(target, chosen):
         if isinstance(read, HoldfastError):
             yield read
         else:
             curves, run = read
-            yield check_up(curves) if run is None else check_up_run(run, curves)
+            there = run.name if run is not None and is_server(target) else None
+            yield check_up(curves) if run is None else check_up_run(run, curves, target=there)
 
 
 def read_target(
@@ -190,9 +192,9 @@ def _run_named(name: str) -> RunFolder:
 def _list_series(targets: Sequence[str], chosen: SeriesChoice, *, as_json: bool) -> None:
     from holdfast.cli.series import list_series
 
-    read = [one for target in targets for one in read_target(target, chosen, anything=True)]
-    unread = [one for one in read if isinstance(one, HoldfastError)]
-    runs = [one[0] for one in read if not isinstance(one, HoldfastError)]
+    read = [answer for target in targets for answer in read_target(target, chosen, anything=True)]
+    unread = [answer for answer in read if isinstance(answer, HoldfastError)]
+    runs = [answer[0] for answer in read if not isinstance(answer, HoldfastError)]
     if not runs and unread:
         raise unread[0]
     list_series(runs, as_json=as_json)
@@ -211,7 +213,6 @@ def _write_page(path: Path, checkups: Sequence[Checkup]) -> None:
 
 
 def _show(checkups: Sequence[Checkup], *, everything: bool) -> None:
-
     from holdfast.cli.output import output
 
     console = output()
@@ -234,9 +235,8 @@ def _overview(console: Console, checkups: Sequence[Checkup]) -> None:
     for checkup in checkups:
         codes = ", ".join(finding.code for finding in checkup.findings) or "–"
         name = checkup.curves.name
-        table.add_row(
-            name if len(name) <= _NAME else f"…{name[1 - _NAME :]}", Text(checkup.verdict, _STYLES[checkup.verdict]), codes
-        )
+        verdict = ("repaired", "bold yellow") if checkup.repaired else (_VERDICTS[checkup.verdict], _STYLES[checkup.verdict])
+        table.add_row(name if len(name) <= _NAME else f"…{name[1 - _NAME :]}", Text(*verdict), codes)
     console.print(table)
 
 
@@ -247,8 +247,7 @@ def _tell(console: Console, checkup: Checkup, *, everything: bool) -> None:
     from holdfast.supervisor.post_mortem import is_complete
 
     curves = checkup.curves
-    steps = max(curves.steps, curves.points) if curves.source == "holdfast" else curves.steps  # ours are counted from 0
-    length = f"{curves.points} points" if steps < curves.points else f"{steps:,} steps"
+    length = f"{curves.points} points" if curves.num_steps < curves.points else f"{curves.num_steps:,} steps"
     failed = _failed_early(checkup)
     verdict = _REPAIRED if checkup.repaired else (failed or _VERDICTS[checkup.verdict], _STYLES[checkup.verdict])
     head = Text.assemble((curves.name, "bold"), ": ", verdict)
@@ -285,9 +284,9 @@ def _tell_findings(console: Console, findings: Sequence[Finding], curves: Curves
 
     for finding in findings:
         style = {"critical": "bold red", "warning": "bold yellow"}.get(finding.severity, "")
-        words = FINDINGS.get(finding.code, finding.code)
-        code = "" if words.replace(" ", "-") == finding.code else f" [{finding.code}]"
-        console.print(Padding(Text.assemble((words, style), (code, "dim")), (0, 0, 0, 2), expand=False))
+        title = FINDINGS.get(finding.code, finding.code)
+        code = "" if title.replace(" ", "-") == finding.code else f" [{finding.code}]"
+        console.print(Padding(Text.assemble((title, style), (code, "dim")), (0, 0, 0, 2), expand=False))
         never = finding.evidence.get("steps") == 0 and "ended" in finding.evidence
         text = f"{finding.evidence['ended']} before the first step" if never else sentence(finding, curves)
         console.print(Padding(Text(text), (0, 0, 0, 4), expand=False))
@@ -299,10 +298,10 @@ def _tell_done(console: Console, done: Sequence[Done]) -> None:
 
     from holdfast.diagnosis.event_words import done_words
 
-    for one in done:
-        times = f", {one.times:,} times" if one.times > 1 else ""
-        place = f"at step {one.event.step:,}" if one.times == 1 else f"from step {one.event.step:,} on"
-        text = Text.assemble(("done about it: ", "green"), f"{done_words(one.event)}{times}, {place}")
+    for action in done:
+        times = f", {action.times:,} times" if action.times > 1 else ""
+        place = f"at step {action.event.step:,}" if action.times == 1 else f"from step {action.event.step:,} on"
+        text = Text.assemble(("done about it: ", "green"), f"{done_words(action.event)}{times}, {place}")
         console.print(Padding(text, (0, 0, 0, 2), expand=False))
 
 

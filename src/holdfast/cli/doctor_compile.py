@@ -26,13 +26,13 @@ def compare_modes(factory: str, *, seconds: float, as_json: bool) -> None:
         if mode == EAGER and measured[0].step_seconds is None:
             break
     if as_json:
-        rows = [as_row(measured[0], one) for one in measured]
+        rows = [as_row(measured[0], trial) for trial in measured]
         chosen = [{"from_step": steps, "mode": mode} for steps, mode in _advice(measured)]
         print(json.dumps(for_json({"modes": rows, "advice": chosen}), ensure_ascii=False))
     else:
         show(measured)
     sys.stdout.flush()
-    raise typer.Exit(1 if any(one.failed for one in measured) else 0)
+    raise typer.Exit(1 if any(trial.failed for trial in measured) else 0)
 
 
 def _memory() -> int:
@@ -51,8 +51,8 @@ def show(measured: list[Measured]) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in _COLUMNS:
         table.add_column(name, justify="left" if name == "mode" else "right", no_wrap=True)
-    for one in measured:
-        table.add_row(*_cells(measured[0], one))
+    for trial in measured:
+        table.add_row(*_cells(measured[0], trial))
     console.print(table)
     for line in [*_failures(measured), *_notes(measured)]:
         console.print(line, soft_wrap=not console.is_terminal)
@@ -85,27 +85,27 @@ def _short(seconds: float | None) -> str:
 
 
 def _failures(measured: list[Measured]) -> list[Text]:
-    return [Text.assemble((f"{one.mode}: ", "bold red"), one.failed) for one in measured if one.failed]
+    return [Text.assemble((f"{trial.mode}: ", "bold red"), trial.failed) for trial in measured if trial.failed]
 
 
 def _notes(measured: list[Measured]) -> list[Text]:
     """What the numbers mean beyond themselves."""
     notes: list[str] = []
-    compiled = [one for one in measured[1:] if not one.failed]
-    for one in compiled:
-        if one.graph_breaks:
+    compiled = [trial for trial in measured[1:] if not trial.failed]
+    for trial in compiled:
+        if trial.graph_breaks:
             notes.append(
-                f"graph breaks cost speed; the first: {one.break_reasons[0] if one.break_reasons else 'no reason given'}"
+                f"graph breaks cost speed; the first: {trial.break_reasons[0] if trial.break_reasons else 'no reason given'}"
             )
             break
-    for one in compiled:
-        if one.partial_batch_graphs:
-            took = duration(one.partial_batch_seconds)
+    for trial in compiled:
+        if trial.partial_batch_graphs:
+            took = duration(trial.partial_batch_seconds)
             notes.append(f"a smaller last batch is compiled again ({took}): DataLoader(drop_last=True), or pad it")
     if measured[0].device == "cpu":
         notes.append("reduce-overhead uses CUDA graphs: on a CPU it is the same as the default mode")
-    notes += dict.fromkeys(note for one in compiled for note in one.notes)
-    return [Text(f"note: {one}", "dim") for one in notes]
+    notes += dict.fromkeys(note for trial in compiled for note in trial.notes)
+    return [Text(f"note: {note}", "dim") for note in notes]
 
 
 def _uses(measured: list[Measured]) -> list[tuple[str, str]]:

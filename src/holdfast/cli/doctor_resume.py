@@ -54,9 +54,9 @@ def _taken(facts: Mapping[str, Any]) -> str:
     """Which checkpoint a restart takes; with an example where the script was run before."""
     from holdfast.supervisor.resume import find_origin, runs_of
 
-    words = "a restart takes the newest clean checkpoint of its run"
+    sentence = "a restart takes the newest clean checkpoint of its run"
     for run in runs_of(_RUNS, facts)[:1]:
         if (origin := find_origin(run)).path is not None:
             at = f", step {origin.step:,}" if origin.step is not None else ""
-            return f"{words} ({origin.path.name} in run {run.name}{at})"
-    return words
+            return f"{sentence} ({origin.path.name} in run {run.name}{at})"
+    return sentence

@@ -47,7 +47,7 @@ def commands(answers: Sequence[Answer]) -> None:
     for answer in wrong:
         print(f"# {answer.check.name}: {answer.verdict.message}", file=sys.stderr)
         for fix in answer.verdict.fixes:
-            print(f"#   {fix.words}{':' if fix.commands else ''}", file=sys.stderr)
+            print(f"#   {fix.text}{':' if fix.commands else ''}", file=sys.stderr)
             sys.stderr.flush()
             for command in fix.commands:
                 print(command, flush=True)
@@ -87,7 +87,7 @@ def _print_below(console: Console, verdict: Verdict) -> None:
         text = " · ".join(f"{name} {_value(name, value)}" for name, value in facts.items())
         console.print(Text(_folded(text, console.width), "dim"))
     for fix in verdict.fixes:
-        console.print(Text(_folded(f"fix: {fix.words}{':' if fix.commands else ''}", console.width)))
+        console.print(Text(_folded(f"fix: {fix.text}{':' if fix.commands else ''}", console.width)))
         for command in fix.commands:  # never folded: it is there to be copied
             console.print(Text(f"{' ' * (_INDENT + 2)}{command}", "cyan"), soft_wrap=True)
 
@@ -99,9 +99,9 @@ def _folded(text: str, width: int) -> str:
 
 def _value(name: str, value: Any) -> str:
     if isinstance(value, (list, tuple)):
-        return ", ".join(_value(name, one) for one in value)
+        return ", ".join(_value(name, item) for item in value)
     if isinstance(value, dict):
-        return " ".join(f"{key} {_value(key, one)}" for key, one in value.items() if one is not None)
+        return " ".join(f"{key} {_value(key, item)}" for key, item in value.items() if item is not None)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int) and abs(value) >= 1 << 20 and any(word in name for word in _BYTES):

@@ -52,7 +52,7 @@ def drill(
         str | None, typer.Option(metavar="NAME", help="Metric that measures the result.", show_default=False)
     ] = None,
     resume_args: Annotated[
-        str | None, typer.Option(metavar="WORDS", help='How the script resumes: "--resume {checkpoint}".', show_default=False)
+        str | None, typer.Option(metavar="ARGS", help='How the script resumes: "--resume {checkpoint}".', show_default=False)
     ] = None,
     hang_after: Annotated[
         str | None,
@@ -82,17 +82,10 @@ def drill(
     if policy not in _POLICIES:
         raise UsageError(f"there is no policy {policy!r} to drill with.", fix="--policy heal, guard, observe or both")
     codes = list(own) if own and faults == "all" else read_codes(faults, list(own))
-    place = folder / time.strftime("%m%d-%H%M%S")
-    try:
-        result = _run(
-            training, codes, at=read_at(at or [], codes), policies=_POLICIES[policy], seeds=range(seed, seed + seeds),
-            controls=controls, sequence=sequence, jobs=jobs, folder=place, keep=keep, sources=own,
-        )  # fmt: skip
-    except HoldfastError:
-        shutil.rmtree(place, ignore_errors=True)
-        raise
-    finally:
-        _remove_empty(place)
+    result = _run(
+        training, codes, at=read_at(at or [], codes), policies=_POLICIES[policy], seeds=range(seed, seed + seeds),
+        controls=controls, sequence=sequence, jobs=jobs, folder=folder / time.strftime("%m%d-%H%M%S"), keep=keep, sources=own,
+    )  # fmt: skip
     _tell(result, as_json=as_json)
 
 
@@ -107,7 +100,7 @@ def _training(command: list[str], *, metric: str | None, resume_args: str | None
     script = next((Path(word).stem for word in command if word.endswith(".py")), Path(command[0]).name)
     find_command(command)
     return Training(
-        words=tuple(command),
+        command=tuple(command),
         name=script,
         metric=metric,
         resume_args=read_template(resume_args),
@@ -116,11 +109,18 @@ def _training(command: list[str], *, metric: str | None, resume_args: str | None
     )
 
 
-def _run(training: Training, codes: list[str], **how: object) -> SuiteResult:
+def _run(training: Training, codes: list[str], *, folder: Path, **how: object) -> SuiteResult:
+    """Run it; an error leaves no folder behind."""
     from holdfast.drills.suite import run_suite
 
-    print(f"drilling: {shlex.join(training.words)}\n  first without a fault …", file=sys.stderr, flush=True)
-    return run_suite([training], codes, on_result=_say, on_plan=_say_ahead, **how)  # type: ignore[arg-type]
+    print(f"drilling: {shlex.join(training.command)}\n  first without a fault …", file=sys.stderr, flush=True)
+    try:
+        return run_suite([training], codes, folder=folder, on_result=_say, on_plan=_say_ahead, **how)  # type: ignore[arg-type]
+    except HoldfastError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        _remove_empty(folder)
 
 
 def _say(result: Result) -> None:
@@ -176,8 +176,8 @@ def _show(result: SuiteResult) -> None:
         out.print(table(result.scores))
         out.print("metric: with the fault, and without; lost: steps, and time", style="dim")
     out.print()
-    for words in totals(result).in_words():
-        out.print(words)
+    for total in totals(result).in_words():
+        out.print(total)
     if result.interrupted:
         out.print("interrupted: what was not run is missing above", style="yellow")
 

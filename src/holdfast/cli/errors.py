@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.errors import HoldfastError, QueryTimeout, UsageError
 
-_INTERRUPTED = 130
+INTERRUPTED = 130  # exit code after Ctrl-C
 
 
 def in_words(verb: Callable[[], Any]) -> Any:
@@ -23,7 +23,7 @@ def in_words(verb: Callable[[], Any]) -> Any:
         say_error(error)
         leave(error.exit_code, at_once=isinstance(error, QueryTimeout))
     except KeyboardInterrupt:
-        leave(_INTERRUPTED)
+        leave(INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails once more
         leave(0)

@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def eval_(
-    words: Annotated[
+    arguments: Annotated[
         list[str],
         typer.Argument(metavar="[RUN]... CODE", help="Python code; - reads stdin.", show_default=False),
     ],
@@ -33,8 +33,8 @@ def eval_(
     """Run Python code inside a live training between two steps; prints its output and the value of its last line.
 
     The code sees the variables of the training loop. `model`, `optimizer`, `scheduler`, `train_loader` and `trainer` work even
-    if the script names them differently. One run: its first rank. Several runs or servers: every rank, labelled by machine and
-    rank. Exit code 1: the code raised an error, or a server did not answer.
+    if the script names them differently. One run: its first rank. Several runs or servers: every rank, labelled with machine,
+    run and rank. Exit code 1: the code raised an error, or a server did not answer.
     """
     from holdfast.cli.cluster_words import end, say_problems
     from holdfast.cli.live_requests import finish
@@ -42,7 +42,7 @@ def eval_(
     from holdfast.probe.cluster import find
     from holdfast.probe.cluster_ranks import crews_of, ranks_in, refuse_several
 
-    *runs, code = words
+    *runs, code = arguments
     named = all_of(runs, target)
     text = sys.stdin.read() if code == "-" else code
     cluster = find(named, everything=all_ranks and not named, live=True)

@@ -28,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def explain(
-    words: Annotated[
+    arguments: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="CODE|TEXT|FILE", help="A code, an error message in quotes, or a log file; - reads stdin.", show_default=False
@@ -42,7 +42,7 @@ def explain(
     """
     from holdfast.cli import explain_show as show
 
-    text = " ".join(words or ())
+    text = " ".join(arguments or ())
     if not text and sys.stdin.isatty():
         show.codes(as_json=as_json)
     elif (code := _code(text)) is not None:

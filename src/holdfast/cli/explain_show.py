@@ -65,7 +65,10 @@ def codes(*, as_json: bool) -> None:
     """All codes, by group, a line for each."""
     if as_json:
         pages = [(group, page_of(code)) for group, several in GROUPS.items() for code in several]
-        rows = [{"code": one.code, "title": one.title, "severity": one.severity, "group": group} for group, one in pages]
+        rows = [
+            {"code": failure.code, "title": failure.title, "severity": failure.severity, "group": group}
+            for group, failure in pages
+        ]
         print(json.dumps(rows, ensure_ascii=False))
         return
     console = _console()
@@ -83,7 +86,7 @@ def page(code: str, *, as_json: bool) -> None:
     """The page of a failure."""
     whole = page_of(code)
     if as_json:
-        causes = [_cause_row(one) for one in causes_of(code)]
+        causes = [_cause_row(entry) for entry in causes_of(code)]
         row = {"code": code, "title": whole.title, "severity": whole.severity, "page": whole.text}
         print(json.dumps({**row, "causes": causes}, ensure_ascii=False))
         return
@@ -92,13 +95,13 @@ def page(code: str, *, as_json: bool) -> None:
 
 def cause(code: str, *, as_json: bool) -> None:
     """A cause: why, what helps, and the failures that it explains."""
-    one = BY_CODE[code]
+    entry = BY_CODE[code]
     if as_json:
-        print(json.dumps(_cause_row(one), ensure_ascii=False))
+        print(json.dumps(_cause_row(entry), ensure_ascii=False))
         return
-    seen = ", ".join(f"`{failure}`" for failure in one.seen_by)
-    more = f"A cause of {seen}: `holdfast explain {one.seen_by[0]}`."
-    text = f"# {code}\n\n{one.because}\n\n**Fix:** {fixes_in_words(one.fixes)}.\n\n{more}"
+    seen = ", ".join(f"`{failure}`" for failure in entry.seen_by)
+    more = f"A cause of {seen}: `holdfast explain {entry.seen_by[0]}`."
+    text = f"# {code}\n\n{entry.because}\n\n**Fix:** {fixes_in_words(entry.fixes)}.\n\n{more}"
     _console().print(_Page(text))
 
 
@@ -111,9 +114,9 @@ def topic(name: str, *, as_json: bool) -> None:
     _console().print(_Page(text))
 
 
-def _cause_row(one: Cause) -> dict[str, Any]:
-    fixes = [{"text": fix.words, "setting": fix.setting, "op": fix.op, "value": fix.value} for fix in one.fixes]
-    return {"cause": one.code, "because": one.because, "findings": list(one.seen_by), "fixes": fixes}
+def _cause_row(entry: Cause) -> dict[str, Any]:
+    fixes = [{"text": fix.words, "setting": fix.setting, "op": fix.op, "value": fix.value} for fix in entry.fixes]
+    return {"cause": entry.code, "because": entry.because, "findings": list(entry.seen_by), "fixes": fixes}
 
 
 def answer(explanation: Answer, name: str | None) -> None:
@@ -126,10 +129,10 @@ def answer(explanation: Answer, name: str | None) -> None:
         console.print(Padding(Text(_short(explanation.unknown[0]), "red"), (0, 0, 0, 4)))
         console.print("\nknown errors that may help:\n")
     shown = explanation.matches[:_NUM_SHOWN]
-    for place, one in enumerate(shown):
+    for place, match in enumerate(shown):
         if place:
             console.print()
-        _match(console, one, explanation.lines, name, follows=place > 0 and one.text.kind == FOLLOWS)
+        _match(console, match, explanation.lines, name, follows=place > 0 and match.text.kind == FOLLOWS)
     left = len(explanation.matches) - len(shown)
     if left:
         console.print(f"\nand {left} more: --json", style="dim")

@@ -38,5 +38,5 @@ def export(
     made = kind.exportable(source, read_settings(kind.settings, None, kept))
     path = output if output is not None else source / "model.onnx"
     difference = export_onnx(made, path, tolerance=tolerance)
-    print(f"{path}: {made.inputs} -> {made.words}")
+    print(f"{path}: {made.inputs} -> {made.described}")
     print(f"largest difference from the trained model: {difference:.2g}")

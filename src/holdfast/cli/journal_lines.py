@@ -80,16 +80,16 @@ def clock(at: float | None) -> str:
     return time.strftime("%H:%M:%S" if when[:3] == time.localtime()[:3] else "%d %b %H:%M:%S", when)
 
 
-def _folded(line: Text, words: str, width: int | None) -> list[Text]:
+def _folded(line: Text, text: str, width: int | None) -> list[Text]:
     """The words after the columns; what does not fit is indented below."""
     import textwrap
 
     from rich.text import Text
 
     if width is None:
-        return [line.append(words)]
+        return [line.append(text)]
     start = line.cell_len
-    first, *rest = textwrap.wrap(words, max(_NARROWEST, width - start), break_on_hyphens=False) or [""]
+    first, *rest = textwrap.wrap(text, max(_NARROWEST, width - start), break_on_hyphens=False) or [""]
     return [line.append(first), *(Text(" " * start + part, no_wrap=True) for part in rest)]
 
 

@@ -81,8 +81,10 @@ def journals_of(cluster: Cluster) -> list[dict[str, Any]]:
                 "rows": list(run.journal),
             }
         )
-    chosen = {str(one): runs for one, runs in without_doubles(cluster)}
-    for _, journals in cluster.ask(lambda one: one.remote.get("/v1/journal", run=chosen[str(one)]) if str(one) in chosen else []):
+    chosen = {str(there): runs for there, runs in without_doubles(cluster)}
+    for _, journals in cluster.ask(
+        lambda there: there.remote.get("/v1/journal", run=chosen[str(there)]) if str(there) in chosen else []
+    ):
         every += journals
     cluster.check(len(every))
     return every

@@ -37,7 +37,7 @@ def _common(
     folder: Annotated[str, typer.Option(help="Folder for runs, which all machines share.")] = "/runs",
     resume_args: Annotated[
         str | None,
-        typer.Option(metavar="WORDS", help='How the script resumes: "--resume {checkpoint}".', show_default=False),
+        typer.Option(metavar="ARGS", help='How the script resumes: "--resume {checkpoint}".', show_default=False),
     ] = None,
     restarts: Annotated[int, typer.Option(min=0, help="Restarts after a failure or a hang, before the job fails.")] = 3,
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="The file to write.", show_default=False)] = None,
@@ -58,16 +58,16 @@ def _launcher(verb: Callable[..., None], **defaults: str) -> Callable[..., None]
     def command(context: typer.Context, **values: Any) -> None:
         from holdfast.launch.job import Job, default_name
 
-        mine = {one.name: values.pop(one.name) for one in own}
+        mine = {parameter.name: values.pop(parameter.name) for parameter in own}
         output, dry_run = values.pop("output"), values.pop("dry_run")
-        words, gpus = tuple(context.args), values.pop("gpus_per_node")
-        values["name"] = values["name"] or default_name(words)
-        verb(Launch(job=Job(command=words, gpus=gpus, **values), output=output, dry_run=dry_run), **mine)
+        command_line, gpus = tuple(context.args), values.pop("gpus_per_node")
+        values["name"] = values["name"] or default_name(command_line)
+        verb(Launch(job=Job(command=command_line, gpus=gpus, **values), output=output, dry_run=dry_run), **mine)
 
     first = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *shared)]
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*own, *shared)]
     command.__signature__ = inspect.Signature([first, *parameters])  # type: ignore[attr-defined]
-    command.__annotations__ = {one.name: one.annotation for one in (first, *parameters)}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in (first, *parameters)}
     return command
 
 
@@ -179,14 +179,14 @@ def start_task(engine: str, made: dict[str, object], name: str, *, output: Path 
     file = output or Path(f"{name}.{engine}.yaml")
     if not _show_or_write(made, file, dry_run):
         return 0
-    words = ["sky", "jobs", "launch", "-y", str(file)] if engine == "sky" else ["dstack", "apply", "-y", "-f", str(file)]
+    command = ["sky", "jobs", "launch", "-y", str(file)] if engine == "sky" else ["dstack", "apply", "-y", "-f", str(file)]
     if shutil.which(engine) is None:
         package = "skypilot" if engine == "sky" else "dstack"
         print(f"{file} is written; {engine} is not installed here. To start it:")
         print(f"  pip install {package}")
-        print(f"  {' '.join(words)}")
+        print(f"  {' '.join(command)}")
         return 0
-    return subprocess.run(words, check=False).returncode
+    return subprocess.run(command, check=False).returncode
 
 
 def _show_or_write(resource: dict[str, object], file: Path, dry_run: bool) -> bool:

@@ -39,7 +39,7 @@ def change_all(
     return [answer for job in jobs_in(crews) if ranks_in(job) for answer in change_ranks(ranks_in(job), request, seconds=seconds)]
 
 
-def finish(answers: Sequence[RankAnswer], *, as_json: bool, words: Any = None) -> None:
+def finish(answers: Sequence[RankAnswer], *, as_json: bool, sentence: Any = None) -> None:
     """Show each rank's answer; exit code 1 if one failed, 2 if none could be reached."""
     if all(answer.closed is not None for answer in answers):
         closed = next(answer.closed for answer in answers if answer.closed is not None)
@@ -47,7 +47,7 @@ def finish(answers: Sequence[RankAnswer], *, as_json: bool, words: Any = None) -
     if as_json:
         _as_json(answers)
     else:
-        _show_all(answers, words)
+        _show_all(answers, sentence)
     if any(answer.answer.get("ran") is False for answer in answers):
         raise typer.Exit(2)
     if not all(answer.ok for answer in answers):
@@ -61,30 +61,26 @@ def _as_json(answers: Sequence[RankAnswer]) -> None:
     print(json.dumps(rows[0] if len(rows) == 1 else rows, ensure_ascii=False))
 
 
-def _show_all(answers: Sequence[RankAnswer], words: Any) -> None:
+def _show_all(answers: Sequence[RankAnswer], sentence: Any) -> None:
     """Each rank in turn, or once if all answers are the same."""
-    from holdfast.probe.far_rank import name_of
+    from holdfast.probe.far_rank import names_of
 
     first = answers[0].answer
-    alike = all({**answer.answer, "number": 0} == {**first, "number": 0} for answer in answers)
-    for one in answers[:1] if alike else answers:
-        _show(
-            one,
-            f"{len(answers)} ranks: "
-            if alike and len(answers) > 1
-            else f"{name_of(one.recording)}: "
-            if len(answers) > 1
-            else "",
-            words,
-        )
+    if len(answers) == 1:
+        _show(answers[0], "", sentence)
+    elif all({**answer.answer, "number": 0} == {**first, "number": 0} for answer in answers):
+        _show(answers[0], f"{len(answers)} ranks: ", sentence)
+    else:
+        for of_rank, name in zip(answers, names_of([answer.recording for answer in answers]), strict=True):
+            _show(of_rank, f"{name}: ", sentence)
 
 
-def _show(one: RankAnswer, whom: str, words: Any) -> None:
-    answer = one.answer
+def _show(of_rank: RankAnswer, whom: str, sentence: Any) -> None:
+    answer = of_rank.answer
     _print(answer.get("output"), whom, sys.stdout)
-    text = words(answer) if words is not None and one.ok else answer.get("value")
+    text = sentence(answer) if sentence is not None and of_rank.ok else answer.get("value")
     _print(text, whom, sys.stdout)
-    if not one.ok:
+    if not of_rank.ok:
         _print(answer.get("error") or "it failed", whom, sys.stderr)
 
 
@@ -93,6 +89,14 @@ def _print(text: Any, whom: str, stream: Any) -> None:
     if text:
         lines = str(text).removesuffix("\n").split("\n")
         print("\n".join(whom + line for line in lines), file=stream)
+
+
+def named_again(runs: Sequence[str], answers: Sequence[RankAnswer]) -> list[str]:
+    """How a later command names the same runs: as they were named now, or the one that was meant without a name."""
+    from holdfast.signals.run_folder import Recording, RunFolder
+
+    folders = {answer.recording.path.parent for answer in answers if isinstance(answer.recording, Recording)}
+    return list(runs) or [RunFolder(folder).target for folder in folders]
 
 
 def change_words(answer: dict[str, Any], runs: Sequence[str] = ()) -> str:

@@ -48,7 +48,7 @@ def show(report: Benchmark) -> None:
         _settings(console, report)
     for trial in report.trials:
         if trial.failed and trial.how not in (OUTGREW, LATE) and trial.failed not in (report.failed or ""):
-            _say(console, f"failed: {trial.setting.words}: {trial.failed}", style="red")
+            _say(console, f"failed: {trial.setting.description}: {trial.failed}", style="red")
     for note in [*report.notes, *report.limits.because, *_not_measured(report)]:
         _say(console, f"note: {note}", style="dim")
     _recommended(console, report)
@@ -59,7 +59,7 @@ def say_failed(report: Benchmark) -> None:
     print(f"error: {report.failed}", file=sys.stderr)
     print(f"  fix: {report.fix}", file=sys.stderr)
     if report.best is not None:
-        print(f"  until then: {report.best.setting.words} works", file=sys.stderr)
+        print(f"  until then: {report.best.setting.description} works", file=sys.stderr)
 
 
 def _headline(report: Benchmark) -> str:
@@ -105,14 +105,14 @@ def _settings(console: Console, report: Benchmark) -> None:
 
 
 def _order(trial: Trial) -> tuple[int, ...]:
-    one = trial.setting
-    return (one.workers, one.threads or 0, one.prefetch or 0, int(one.pin))
+    setting = trial.setting
+    return (setting.workers, setting.threads or 0, setting.prefetch or 0, int(setting.pin))
 
 
 def _cells(trial: Trial, report: Benchmark, chosen: bool, cuda: bool) -> list[str]:
-    one = trial.setting
-    cells = [str(one.workers), number(one.prefetch), number(one.threads)]
-    cells += ["yes" if one.pin else "no"] if cuda else []
+    setting = trial.setting
+    cells = [str(setting.workers), number(setting.prefetch), number(setting.threads)]
+    cells += ["yes" if setting.pin else "no"] if cuda else []
     rate = DASH if trial.rate is None else f"{trial.rate:,.0f}" if trial.rate >= 10 else f"{trial.rate:.2g}"
     notes = ["yours"] if trial.own else []
     notes += ["best"] if chosen else []
@@ -139,7 +139,7 @@ def _recommended(console: Console, report: Benchmark) -> None:
     ):
         _say(console, "yours is as good as any setting that was measured:", style="bold")
     elif gain is not None:
-        _say(console, f"take ({_compared(report, gain)}):", style="bold")
+        _say(console, f"use ({_compared(report, gain)}):", style="bold")
     else:
         _say(console, "take:", style="bold")
     from rich.text import Text
@@ -178,10 +178,10 @@ def _short(seconds: float) -> str:
     return f"{seconds * 1e6:.2g} µs" if seconds else DASH
 
 
-def _say(console: Console, words: str, *, indent: str = "", style: str = "") -> None:
+def _say(console: Console, text: str, *, indent: str = "", style: str = "") -> None:
     from rich.text import Text
 
-    if words.startswith("\n"):
+    if text.startswith("\n"):
         console.print()
-    for line in folded(words.strip("\n"), console.width, indent, hang="      " if words.startswith("note: ") else ""):
+    for line in folded(text.strip("\n"), console.width, indent, hang="      " if text.startswith("note: ") else ""):
         console.print(Text(line, style), soft_wrap=True)

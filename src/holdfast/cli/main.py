@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from holdfast.cli.errors import in_words
+from holdfast.cli.errors import INTERRUPTED, in_words
 
 
 def main() -> None:
@@ -14,9 +14,12 @@ def main() -> None:
         from holdfast.cli.run import run
 
         raise SystemExit(in_words(lambda: run(sys.argv[2:])))
-    from holdfast.cli.app import app
+    try:
+        from holdfast.cli.app import app
 
-    app()
+        app()
+    except KeyboardInterrupt:  # before a verb runs: importing all of them takes a moment
+        raise SystemExit(INTERRUPTED) from None
 
 
 if __name__ == "__main__":

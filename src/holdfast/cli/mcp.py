@@ -35,8 +35,8 @@ def mcp(
     from holdfast.web.runs import Runs
     from holdfast.web.tools import mcp_server
 
-    far = tuple(one for one in target or () if is_server(one))
-    named = [resolve(one) for one in target or () if one not in far]
+    far = tuple(name for name in target or () if is_server(name))
+    named = [resolve(name) for name in target or () if name not in far]
 
     def runs() -> list[RunFolder]:
         return named or [*registered_runs(), *runs_here()]

@@ -72,7 +72,7 @@ def one_of(run: str | None, target: str | None) -> str | None:
 def all_of(runs: Sequence[str] | None, target: Sequence[str] | None) -> list[str]:
     """The runs that were named, by their place or with -t."""
     named = list(dict.fromkeys((*(runs or ()), *(target or ()))))
-    return [at_leader(one) or one for one in named]
+    return [at_leader(name) or name for name in named]
 
 
 def at_leader(target: str | None) -> str | None:

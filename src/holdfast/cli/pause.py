@@ -28,12 +28,13 @@ def pause(
 
     eval, set and save still work. A pause does not count as step time or as a hang.
     """
-    from holdfast.cli.live_requests import change_all, finish
+    from holdfast.cli.live_requests import change_all, finish, named_again
 
     named = all_of(runs, target)
-    resume = " ".join(["holdfast continue", *named])
+    answers = change_all(named, {"do": "pause", "for": length}, seconds=seconds)
+    resume = " ".join(["holdfast continue", *named_again(named, answers)])
 
-    def words(answer: dict[str, Any]) -> str:
+    def sentence(answer: dict[str, Any]) -> str:
         return f"{answer.get('value')} before step {answer.get('step')}; resume with: {resume}"
 
-    finish(change_all(named, {"do": "pause", "for": length}, seconds=seconds), as_json=as_json, words=words)
+    finish(answers, as_json=as_json, sentence=sentence)

@@ -43,11 +43,11 @@ def plan(
     measurement runs a few steps in a separate process.
     """
     from holdfast.environment.plan.measuring import measure_training
-    from holdfast.environment.plan.trial import MeasuredTraining, words_for
+    from holdfast.environment.plan.trial import MeasuredTraining, measured_command
 
     if not command:
         raise UsageError("which training?", fix="holdfast plan -- python train.py, or holdfast plan package.module:factory")
-    facts = measure_training(MeasuredTraining(words=words_for(command), seconds=timeout), _tell)
+    facts = measure_training(MeasuredTraining(command=measured_command(command), seconds=timeout), _tell)
     if as_json:
         print(json.dumps(_row(facts, effective, rows, row_bytes)))
     else:

@@ -37,7 +37,7 @@ def in_force(option_names: Sequence[str], environment: Mapping[str, str] = os.en
     if file is not None:
         for name, value in _read(file, option_names).items():
             values = value if isinstance(value, list) else [value]
-            settings[f"--{name}"] = [f"--{name}={one}" for one in values], file.name
+            settings[f"--{name}"] = [f"--{name}={item}" for item in values], file.name
     for option in option_names if "HOLDFAST_RUN" not in environment else ():  # in a run they are those of its own
         variable = f"HOLDFAST_{option.strip('-').replace('-', '_').upper()}"
         if option[2:] not in _NOT_HERE and (text := environment.get(variable)):
@@ -65,7 +65,8 @@ def check(option_names: Sequence[str], defaults: Mapping[str, Any]) -> Check:
         except UsageError as error:
             return problem(error.problem, Fix(error.fix))
         parts = [
-            f"{' '.join(word.lstrip('-').replace('=', ' ', 1) for word in words)} ({where})" for words, where in settings.values()
+            f"{' '.join(word.lstrip('-').replace('=', ' ', 1) for word in options)} ({where})"
+            for options, where in settings.values()
         ]
         parts += [
             f"{name.replace('_', '-')} {value}" for name, value in defaults.items() if f"--{name}" not in settings and value

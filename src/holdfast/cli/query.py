@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def query(
-    words: Annotated[
+    arguments: Annotated[
         list[str], typer.Argument(metavar="[RUN]... SQL", help="One SELECT, WITH or EXPLAIN; - reads it from stdin.")
     ],
     target: Targets = None,
@@ -44,7 +44,7 @@ def query(
     from holdfast.probe.cluster import find
     from holdfast.probe.cluster_query import query_all
 
-    *runs, sql = words
+    *runs, sql = arguments
     cluster = find(all_of(runs, target), everything=everything)
     answer = query_all(cluster, sys.stdin.read() if sql == "-" else sql, limit=limit, timeout=timeout)
     show_answer(answer, as_json=as_json)

@@ -64,7 +64,7 @@ def as_row(name: str, saved: SavedStep, answer: dict[str, Any], meaning: Meaning
     """Everything that is known, as one JSON object."""
     facts = saved.facts()
     batch = {key: facts.get(key) for key in ("dataset", "indices", "dataset_indices", "bad_samples", "not_saved")}
-    means = {"cause": meaning.cause, "meaning": meaning.words, "fixes": list(meaning.fixes)} if meaning is not None else {}
+    means = {"cause": meaning.cause, "meaning": meaning.text, "fixes": list(meaning.fixes)} if meaning is not None else {}
     samples = bad_samples(facts, answer)
     return {"run": name, "step": saved.step, "rank": saved.rank, **answer, **means, "samples": samples, "batch": batch}
 
@@ -93,11 +93,11 @@ def show(name: str, saved: SavedStep, facts: dict[str, Any], answer: dict[str, A
         for label, value in _lines(facts, answer):
             table.add_row(Text(label, style="dim"), value)
         console.print(Padding(table, (0, 0, 0, 2), expand=False))
-        console.print(Text(f"\n{meaning.words}"))
+        console.print(Text(f"\n{meaning.text}"))
         console.print(Text("what to change:", style="bold"))
         for fix in meaning.fixes:
             console.print(Padding(Text(f"- {fix}"), (0, 0, 0, 2), expand=False))
-    for note in (*answer.get("notes", ()), *(f"not in the saved file: {one}" for one in facts.get("not_saved") or ())):
+    for note in (*answer.get("notes", ()), *(f"not in the saved file: {missing}" for missing in facts.get("not_saved") or ())):
         print(f"note: {note}", file=sys.stderr)
 
 
@@ -126,7 +126,7 @@ def _lines(facts: dict[str, Any], answer: dict[str, Any]) -> Iterator[tuple[str,
     if answer.get("operation"):
         yield "module", Text(_module(answer))
     for number, operand in enumerate(answer.get("operands") or ()):
-        yield "given" if number == 0 else "", Text(_operand_words(operand))
+        yield "operands" if number == 0 else "", Text(_operand_words(operand))
     at = answer.get("at") or {}
     if at.get("index") is not None and any(value is not None for value in at.get("operands", ())):
         values = ", ".join("…" if value is None else _value(value) for value in at["operands"])
@@ -155,10 +155,10 @@ def bad_samples(facts: dict[str, Any], answer: dict[str, Any]) -> list[Any]:
 
 
 def _which_batch(facts: dict[str, Any]) -> str:
-    lists = [one for one in facts.get("dataset_indices") or () if one]
+    lists = [indices for indices in facts.get("dataset_indices") or () if indices]
     if not lists:
         return "its saved batch"
-    together = [index for one in lists for index in one]
+    together = [index for indices in lists for index in indices]
     many = f"{len(lists)} saved batches" if len(lists) > 1 else "its saved batch"
     return f"{many} (samples {_some(together)} of {facts.get('dataset') or 'the data set'})"
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from holdfast.environment.repro.reasons import ReproResult
 
 _STAGES = {
-    "weights": "the weights before the first update",
-    "batch": "a batch",
-    "output": "the output of a module",
-    "loss": "the loss",
-    "gradient": "a gradient",
-    "updated": "the weights after the update",
-    "steps": "the number of steps",
+    "weights": "initial weight",
+    "batch": "batch",
+    "output": "output of module",
+    "loss": "loss",
+    "gradient": "gradient of",
+    "updated": "weight after the update",
+    "steps": "number of steps",
 }
 
 
@@ -50,7 +50,7 @@ def repro(
 
     if not command:
         raise UsageError("which training?", fix="holdfast repro -- python train.py")
-    request = RepeatedTraining(words=with_own_python(command), steps=steps, seconds=timeout)
+    request = RepeatedTraining(command=with_own_python(command), steps=steps, seconds=timeout)
     _tell(f"running the first {steps} steps twice")
     result = find_reasons(request, run_pair(request), _tell)
     measured = _cost(request) if cost else None
@@ -98,12 +98,12 @@ def _show(result: ReproResult, cost: float | None) -> None:
     if difference is None:
         print(f"the same, bit for bit: {result.pair.steps} steps, run twice")
     else:
-        print(f"different: {_where(difference)}")
+        print(f"different {_where(difference)}")
         for reason in result.reasons:
             print(f"  because of {reason.because}\n    fix: {reason.fix}")
         if result.left is not None:
             also = "still different with these fixed" if result.reasons else "no reason found: different with everything fixed"
-            print(f"  {also}: {_where(result.left)}")
+            print(f"  {also}, {_where(result.left)}")
     if cost is not None:
         print(f"deterministic kernels: a step takes {cost:.2f} times as long")
 
@@ -113,4 +113,4 @@ def _where(difference: Difference) -> str:
     name = "" if difference.stage in ("loss", "steps") else f" {difference.name}".rstrip()
     order = {True: ", the same samples in a different order", False: ", other samples or other values", None: ""}
     drawn = f"; the random state of {' and '.join(difference.generators)} differed" if difference.generators else ""
-    return f"at step {difference.step:,} {stage}{name} differs{order[difference.same_samples]}{drawn}"
+    return f"at step {difference.step:,}: {stage}{name}{order[difference.same_samples]}{drawn}"

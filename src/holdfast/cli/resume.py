@@ -109,10 +109,10 @@ def _arguments(source: Path, changes: dict[str, Any]) -> Arguments:
     for name in kind.settings.MODEL:
         was, now = getattr(before, name), getattr(settings, name)
         if was != now:
-            words = f"--{name.replace('_', '-')} {now} --data {settings.data}"
+            options = f"--{name.replace('_', '-')} {now} --data {settings.data}"
             what = "" if isinstance(was, str) else f"{name.replace('_', ' ')} "
             problem = f"{source} was trained with {what}{was}; its state does not fit {now}."
-            raise UsageError(problem, fix=f"start a new run: holdfast train {kind.name} {words}")
+            raise UsageError(problem, fix=f"start a new run: holdfast train {kind.name} {options}")
     if (source / "report.html").exists() and _epochs_of(source) >= settings.epochs:
         problem = f"{source} has trained all of its {settings.epochs} epochs."
         raise UsageError(problem, fix=f"holdfast resume {source} --epochs {2 * settings.epochs}")

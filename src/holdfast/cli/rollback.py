@@ -33,15 +33,15 @@ def rollback(
     """Put a live training back to one of its checkpoints, at the same step on every rank, and let it continue from there.
 
     Weights, optimizer, schedulers, gradient scaler and averages are restored; a damaged checkpoint is skipped for an older one.
-    The loop goes on with its next batch, steps are counted on, and what `set` changed stays. Only what `holdfast save` kept
-    before can be brought back.
+    The loop continues with its next batch, the step count continues, and changes made with `set` stay. To undo a rollback, roll
+    back to a checkpoint that `holdfast save` made before it.
     """
     from holdfast.cli.live_requests import change_all, finish
 
     path = str(Path(to).absolute()) if to is not None and "/" in to else to
-    finish(change_all(all_of(runs, target), {"do": "rollback", "to": path}, seconds=seconds), as_json=as_json, words=_words)
+    finish(change_all(all_of(runs, target), {"do": "rollback", "to": path}, seconds=seconds), as_json=as_json, sentence=_sentence)
 
 
-def _words(answer: dict[str, Any]) -> str:
+def _sentence(answer: dict[str, Any]) -> str:
     skipped = "".join(f"\n  skipped: {why}" for why in answer.get("skipped") or ())
     return f"{answer.get('value')}; the training continues from it at step {answer.get('step')}{skipped}"

@@ -58,13 +58,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--hang-after", metavar="SECONDS", help="Seconds without progress before reporting a hang, or `off`. [default: 10]")
     restarts = "Restarts after a failure or a hang (heal). [default: 3]"
     add("--restarts", type=_whole_number(0), default=3, help=restarts)
-    add("--resume-args", metavar="WORDS", help='How the script resumes: "--resume {checkpoint}". Remembered for its later runs.')
-    add("--restart-args", metavar="WORDS", help='Extra arguments for a restart: "--workers {workers}".')
+    add("--resume-args", metavar="ARGS", help='How the script resumes: "--resume {checkpoint}". Remembered for its later runs.')
+    add("--restart-args", metavar="ARGS", help='Extra arguments for a restart: "--workers {workers}".')
     resume = "Continue the run of this name, if there is one; SIGUSR1 and SIGTERM save a checkpoint, then exit with 75."
     add("--resume", action="store_true", help=resume)
     nodes = "Nodes that share the folder of the run; each starts this command (with --resume)."
     add("--nodes", type=_whole_number(1), metavar="N", help=nodes)
-    listen = "Let other machines ask this run, and nodes join it that share no folder; see --join."
+    listen = "Let other machines query this run, and nodes without a shared folder join it; see --join."
     add("--listen", metavar="HOST:PORT", help=listen)
     join = "Where the first node listens: this node joins its run without a shared folder."
     add("--join", metavar="HOST:PORT", help=join)
@@ -85,9 +85,9 @@ def default_settings() -> dict[str, object]:
     return vars(_parser().parse_args([]))
 
 
-def run(words: Sequence[str]) -> int:
+def run(argv: Sequence[str]) -> int:
     """Run the command after the options; returns its exit code. Options end at the first word of the command."""
-    options, command = split(words)
+    options, command = split(argv)
     options = with_project(options, option_names()) if not {"-h", "--help"} & set(options) else options
     arguments, unknown = _parser().parse_known_args(options)
     if unknown:
@@ -132,9 +132,9 @@ def _check_resume(arguments: argparse.Namespace) -> None:
         raise UsageError(f"the policy {arguments.policy} saves no checkpoint to resume from.", fix=fix)
 
 
-def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """The options of `run` and the command. Unlike in argparse, a value may begin with a dash: `--resume-args --resume`."""
-    options, rest = list[str](), list(words)
+    options, rest = list[str](), list(argv)
     while rest and rest[0].startswith("-") and rest[0] != "--":
         word = rest.pop(0)
         takes_next = word.startswith("--") and word not in _FLAGS and "=" not in word and rest

@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def save(
-    words: Annotated[
+    arguments: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="RUN|PATH",
@@ -41,7 +41,7 @@ def save(
     from holdfast.probe.address import is_server
     from holdfast.probe.far_rank import FarRank
 
-    *runs, last = words or [""]
+    *runs, last = arguments or [""]
     path = None if not last or is_server(last) or run_named(last) is not None else Path(last).expanduser()
     if path is not None and path.name == last and not path.suffix and not path.exists():  # a mistyped name makes no folder
         raise NoSuchRun(f"there is no run {last!r}.", fix=f"holdfast ps lists the live runs; a folder: holdfast save ./{last}")

@@ -21,6 +21,7 @@ from holdfast.probe.journal import Event
 _LABEL, _VALUE, _SIDES = 11, 11, 25
 _BORDER, _CLOCK = 4, 9
 _SHOWN = 4
+_STILL = ("no step", "paused")  # health of a rank that makes no steps: an ETA would be wrong
 
 
 def health_style(word: str) -> str:
@@ -69,8 +70,11 @@ def _summary(glance: Glance) -> Text:
     if lead.epoch is not None:
         line.append("   epoch ", "dim").append(str(lead.epoch))
     if (progress := glance.progress) is not None:
-        line.append(f" ({100 * progress.share:.0f} %)").append("   epoch ETA ", "dim").append(duration(progress.epoch_seconds))
-        if progress.run_seconds is not None:
+        moves = not lead.health.startswith(_STILL)
+        line.append(f" ({100 * progress.share:.0f} %)")
+        if moves:
+            line.append("   epoch ETA ", "dim").append(duration(progress.epoch_seconds))
+        if moves and progress.run_seconds is not None:
             line.append("   run ETA ", "dim").append(duration(progress.run_seconds)).append(f" ({progress.epochs} epochs)", "dim")
     line.append("   ").append(rate(lead.rate))
     line.append("   last step ", "dim").append(f"{duration(lead.age)} ago")
@@ -146,7 +150,7 @@ def _evaluations(glance: Glance) -> Table:
 def _events(glance: Glance, width: int) -> Table:
     """The newest findings and actions, newest first."""
     grid = Table.grid(padding=(0, 1))
-    newest = list(entries.with_reflexes([one for one in glance.events if entries.shown_live(one)]))[-_SHOWN:]
+    newest = list(entries.with_reflexes([event for event in glance.events if entries.shown_live(event)]))[-_SHOWN:]
     for event, reflex in reversed(newest):
         at = time.strftime("%H:%M:%S", time.localtime(event.time)) if event.time is not None else ""
         grid.add_row(Text(at, style="dim"), event_line(glance, event, reflex, width))

@@ -55,15 +55,15 @@ def serve(
     from holdfast.web.start import Settings, serving, shown
 
     named = one_of(run, target)
-    one = resolve(named) if named else None
+    chosen = resolve(named) if named else None
     be_nice()
     hosts = tuple(allow_host or ())
     settings = Settings(
         listen=listen or _LOOPBACK, token_file=token_file, read_only=read_only, hosts=hosts, otlp=otlp, cert=cert, key=key
     )
     stop = StopSignal(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    with serving(settings, (lambda: [one]) if one else registered_runs, say=_say) as server:
-        served = one.name if one else "your live runs"
+    with serving(settings, (lambda: [chosen]) if chosen else registered_runs, say=_say) as server:
+        served = chosen.name if chosen else "your live runs"
         only = " (this machine only; --listen HOST:PORT opens it to others)" if listen is None else ""
         print(f"serving {served}; connect with -t {shown(server, settings)}{only}", file=sys.stderr, flush=True)
         stop.wait()
@@ -79,5 +79,5 @@ def _make_token(path: Path, name: str, *, read_only: bool) -> None:
     print(f"  client: HOLDFAST_TOKEN_FILE={path} holdfast query -t HOST:PORT '…', after copying the file there", file=sys.stderr)
 
 
-def _say(words: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {words}", file=sys.stderr, flush=True)
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)

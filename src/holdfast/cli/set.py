@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated
 
 import typer
@@ -17,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def set_(
-    words: Annotated[
+    arguments: Annotated[
         list[str],
         typer.Argument(
             metavar="[RUN]... SETTING...", help="lr=1e-4, 'lr*=0.1', 'lr[1]=1e-5', weight_decay=0, clip=1.0, clip=off"
@@ -36,12 +37,13 @@ def set_(
     journal; `holdfast undo N` reverts one. A training on several machines is changed on all of them or on none: name the server
     of each.
     """
-    from holdfast.cli.live_requests import change_all, change_words, finish
+    from holdfast.cli.live_requests import change_all, change_words, finish, named_again
 
-    settings = [word for word in words if "=" in word]
-    runs = all_of([word for word in words if "=" not in word], target)
+    settings = [word for word in arguments if "=" in word]
+    runs = all_of([word for word in arguments if "=" not in word], target)
     if not settings:
-        raise UsageError("there is no setting to change.", fix=f"holdfast set {' '.join(words)} lr=1e-4")
+        raise UsageError("there is no setting to change.", fix=f"holdfast set {' '.join(arguments)} lr=1e-4")
     for text in settings:
         answers = change_all(runs, {"do": "set", "text": text}, everything=everything, seconds=seconds, rank=rank)
-        finish(answers, as_json=as_json, words=lambda answer: change_words(answer, runs))
+        named = named_again(runs, answers)
+        finish(answers, as_json=as_json, sentence=functools.partial(change_words, runs=named))

@@ -26,8 +26,8 @@ def stack_screen(report: Report, *, all_threads: bool = False, locals_: bool = F
     """Everything: where each process is, what moved since the last time, and the sentence."""
     parts: list[RenderableType] = [_head(report), Text()]
     shown: set[str] = set()
-    for one in group(report.stacks, all_threads=all_threads):
-        parts += [*_group_lines(one, shown, everything=all_threads, locals_=locals_), Text()]
+    for alike in group(report.stacks, all_threads=all_threads):
+        parts += [*_group_lines(alike, shown, everything=all_threads, locals_=locals_), Text()]
     if report.changes and report.before is not None:
         parts += [_changes(report), Text()]
     parts.append(Text(report.verdict.say, style=f"bold {_STYLES.get(report.verdict.code, 'red')}"))
@@ -44,27 +44,27 @@ def _head(report: Report) -> Text:
     )
 
 
-def _group_lines(one: Group, shown: set[str], *, everything: bool, locals_: bool) -> Iterator[RenderableType]:
-    yield _title(one)
-    first = one.first
+def _group_lines(alike: Group, shown: set[str], *, everything: bool, locals_: bool) -> Iterator[RenderableType]:
+    yield _title(alike)
+    first = alike.first
     if first.problem is not None and first.state != "gone":
         why = "as above" if first.problem in shown else first.problem
         shown.add(first.problem)
         how = "stacks by faulthandler:" if first.threads else "no stacks"
         yield _under(Text(f"{why}; {how}", style="yellow"))
-    for thread in one.shown:
-        if len(one.shown) > 1 or not thread.is_main:
+    for thread in alike.shown:
+        if len(alike.shown) > 1 or not thread.is_main:
             yield _under(_thread_title(thread))
         yield from (_under(line, 4) for line in frame_lines(thread, everything=everything, locals_=locals_))
-    if one.idle:
-        yield _under(_idle(one.idle), 4)
+    if alike.idle:
+        yield _under(_idle(alike.idle), 4)
 
 
-def _title(one: Group) -> Text:
-    first = one.first
-    pids = f"process {first.pid}" if len(one.members) == 1 else f"process {first.pid} shown"
-    line = Text(one.title, style="bold", no_wrap=True, overflow="ellipsis")
-    line.append("" if one.title == pids else f" · {pids}", "not bold dim")
+def _title(alike: Group) -> Text:
+    first = alike.first
+    pids = f"process {first.pid}" if len(alike.members) == 1 else f"process {first.pid} shown"
+    line = Text(alike.title, style="bold", no_wrap=True, overflow="ellipsis")
+    line.append("" if alike.title == pids else f" · {pids}", "not bold dim")
     line.append(f" on {first.host}" if first.host else "", "not bold dim")
     line.append(f" · {_state(first)}", "not bold red" if first.state in ("stopped", "gone") else "not bold dim")
     if not first.role.startswith("rank") and first.worker is None and first.command:
@@ -81,8 +81,8 @@ def _state(stacks: ProcessStacks) -> str:
     main = stacks.main
     if main is None:
         return stacks.state or "–"
-    words = doing(main) or ("runs" if main.active else "waits")
-    return f"{words}, holds the interpreter lock" if main.holds_gil else words
+    state = doing(main) or ("runs" if main.active else "waits")
+    return f"{state}, holds the interpreter lock" if main.holds_gil else state
 
 
 def _thread_title(thread: Thread) -> Text:
@@ -151,14 +151,14 @@ def _changes(report: Report) -> Text:
     clock = time.strftime("%H:%M:%S", time.localtime(report.before))
     moved = [change for change in report.changes if change.moved]
     still = [change.role for change in report.changes if not change.moved]
-    words = []
+    parts = []
     if still:
-        words.append(f"{_some(still)} {'has' if len(still) == 1 else 'have'} not moved")
-    words += [f"{one.role} has moved (it was in {one.was})" for one in moved[:3]]
+        parts.append(f"{_some(still)} {'has' if len(still) == 1 else 'have'} not moved")
+    parts += [f"{change.role} has moved (it was in {change.was})" for change in moved[:3]]
     if len(moved) > 3:
-        words.append(f"so did {len(moved) - 3} more")
+        parts.append(f"so did {len(moved) - 3} more")
     ago = duration(max(0.0, report.when - report.before))
-    return Text(f"Since the stacks of {clock} ({ago} before): {'; '.join(words)}.", style="dim")
+    return Text(f"Since the stacks of {clock} ({ago} before): {'; '.join(parts)}.", style="dim")
 
 
 def _some(roles: list[str]) -> str:

@@ -21,15 +21,17 @@ def heat_map(grid: Grid, *, coloured: bool) -> Iterator[Text]:
     """The image from above: bright where there is most."""
     most = max((value for row in grid.values for value in row), default=0.0) or 1.0
     rows = (
-        grid.values if len(grid.values) > _FEW else [[one for one in row for _ in (0, 1)] for row in grid.values for _ in (0, 1)]
+        grid.values
+        if len(grid.values) > _FEW
+        else [[value for value in row for _ in (0, 1)] for row in grid.values for _ in (0, 1)]
     )
     for upper, lower in zip(rows[0::2], rows[1::2], strict=True):
         line = Text("  ")
-        for one, other in zip(upper, lower, strict=True):
+        for above, below in zip(upper, lower, strict=True):
             if coloured:
-                line.append("▀", f"{_colour(one / most)} on {_colour(other / most)}")
+                line.append("▀", f"{_colour(above / most)} on {_colour(below / most)}")
             else:
-                line.append(_shade((one + other) / 2 / most))
+                line.append(_shade((above + below) / 2 / most))
         yield line
     yield Text(f"  maximum: {most:,.4g}", "dim")
 

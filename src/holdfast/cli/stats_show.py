@@ -55,8 +55,8 @@ def show(statistics: Statistics) -> None:
     print(f"{statistics.samples:,} {statistics.unit}, {how}", file=sys.stderr)
 
 
-def _words(console: Console, words: str, style: str) -> None:
-    for line in folded(words, console.width, ""):
+def _words(console: Console, text: str, style: str) -> None:
+    for line in folded(text, console.width, ""):
         console.print(Text(line, style), soft_wrap=True)
 
 
@@ -116,7 +116,7 @@ def _bars(figure: Bars, width: int) -> Iterator[Text]:
     columns.update(figure.columns)
     bar = max(_BAR, width - named - 2 - 11 - 8 - 9 * len(columns))
     head = Text(shortened(figure.title, named + bar).ljust(named + bar + 1), "bold")
-    yield head.append(f"{figure.unit:>11}{'share':>8}" + "".join(f"{shortened(one, 8):>9}" for one in columns), "dim")
+    yield head.append(f"{figure.unit:>11}{'share':>8}" + "".join(f"{shortened(column, 8):>9}" for column in columns), "dim")
     most, total = max(totals.values(), default=0), max(1, figure.whole)
     for name in some:
         line = Text(set_cell_size(shortened(name, named), named + 1)).append(_bar(totals[name] / max(most, 1), bar), "cyan")
@@ -165,8 +165,8 @@ def _block(group: list[Figure], width: int) -> Iterator[Text]:
     if len(group) > _LINES:
         yield Text(f"and {len(group) - _LINES:,} more; --json and --html have them", "dim")
     if len(constant) >= _FOLDED:
-        words = ", ".join(f"{figure.title} {number(figure.low)}" for figure in constant)
-        yield Text(_cut(f"{len(constant)} with one value only: {words}", width), "dim")
+        listed = ", ".join(f"{figure.title} {number(figure.low)}" for figure in constant)
+        yield Text(_cut(f"{len(constant)} with one value only: {listed}", width), "dim")
 
 
 def _is_constant(figure: Histogram) -> bool:

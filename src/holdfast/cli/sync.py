@@ -41,11 +41,11 @@ def sync(
     from holdfast.signals.tracker_names import SENT, TRACKERS, read_trackers
 
     folder = resolve(one_of(run, target))
-    known = [*(folder.info().get("to") or ()), *(path.stem for path in sorted((folder.path / SENT).glob("*.json")))]
-    names = read_trackers(to or [name for name in known if name in TRACKERS])
+    earlier = [*(folder.info().get("to") or ()), *(path.stem for path in sorted((folder.path / SENT).glob("*.json")))]
+    names = read_trackers(to or [name for name in earlier if name in TRACKERS])
     if not names:
         raise UsageError(
-            f"the run {folder.name} was started without a tracker.", fix=f"holdfast sync {folder.name} --to tensorboard"
+            f"the run {folder.name} was started without a tracker.", fix=f"holdfast sync {folder.target} --to tensorboard"
         )
     answers, errors = [], []
     for name in names:
@@ -70,7 +70,7 @@ def _sync(run: RunFolder, name: str) -> dict[str, Any]:
     cursor, alive = Cursor(run, name), read_state(run).alive
     with cursor.held(0.0 if alive else _OTHER_SECONDS) as ours:
         if not ours:
-            fix = "nothing is to be done" if alive else f"holdfast sync {run.name} --to {name}, later"
+            fix = "nothing is to be done" if alive else f"holdfast sync {run.target} --to {name}, later"
             raise TargetError(f"{run.name} is being sent to {name} by another process.", fix=fix)
         sender = Sender(run, kind_of(name), cursor)
         before = dict(cursor.content)
@@ -81,7 +81,9 @@ def _sync(run: RunFolder, name: str) -> dict[str, Any]:
                     sender.finish()
                 sender.close()
         except Exception as error:  # noqa: BLE001 - a tracker can fail in many ways
-            fix = error.fix if isinstance(error, HoldfastError) else f"holdfast sync {run.name} --to {name} sends the rest later"
+            fix = (
+                error.fix if isinstance(error, HoldfastError) else f"holdfast sync {run.target} --to {name} sends the rest later"
+            )
             raise CannotSend(f"not all was sent to {name}: {sender.failed(error)}", fix=fix) from None
     new = {key: cursor.content[key] - before[key] for key in ("values", "notices")}
     return {

@@ -31,9 +31,9 @@ def train(context: typer.Context) -> None:
     from holdfast.train.arguments import parse
 
     if (cloud := train_cloud.split(context.args)) is not None:
-        options, words = cloud
-        arguments = parse(words)
-        train_cloud.launch(options, words, name=arguments.settings.name or arguments.task)
+        options, train_arguments = cloud
+        arguments = parse(train_arguments)
+        train_cloud.launch(options, train_arguments, name=arguments.settings.name or arguments.task)
     arguments = parse(context.args)
     name = arguments.settings.name
     if name and (Path(arguments.settings.project) / name / "run.json").exists():
@@ -82,14 +82,14 @@ def _make_folder(project: Path) -> None:
 
 def _command(arguments: Arguments, ranks: int) -> list[str]:
     """The training process, or torchrun with one per device."""
-    from holdfast.train.arguments import words_of
+    from holdfast.train.arguments import argv_of
 
     if ranks == 1:
-        return [sys.executable, "-m", "holdfast.train", *words_of(arguments)]
+        return [sys.executable, "-m", "holdfast.train", *argv_of(arguments)]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // ranks)))  # torchrun would take 1, and print a warning
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    return [sys.executable, *torchrun, "-m", "holdfast.train", *words_of(arguments)]
+    return [sys.executable, *torchrun, "-m", "holdfast.train", *argv_of(arguments)]
 
 
 def _check_machine(project: str, workers: int) -> None:

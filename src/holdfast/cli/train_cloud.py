@@ -20,11 +20,11 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}.", fix="holdfast train detect --data data.yaml --cloud sky --volume runs")
 
 
-def split(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]] | None:
+def split(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]] | None:
     """The options of the cloud, and the words of the training; None without `--cloud`."""
-    if not any(word == "--cloud" or word.startswith("--cloud=") for word in words):
+    if not any(word == "--cloud" or word.startswith("--cloud=") for word in arguments):
         return None
-    options, rest = parser().parse_known_args(list(words))
+    options, rest = parser().parse_known_args(list(arguments))
     return options, rest
 
 
@@ -39,34 +39,35 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def launch(options: argparse.Namespace, words: list[str], *, name: str) -> None:
+def launch(options: argparse.Namespace, arguments: list[str], *, name: str) -> None:
     """Write the task and start it, as `holdfast launch cloud` does. A machine that comes later finds the run and resumes it."""
     from holdfast.cli.launch import start_task
     from holdfast.launch.cloud import task
     from holdfast.launch.job import Job
 
     run = f"/runs/{name}"
-    start = shlex.join(["holdfast", "train", *words, "--project", "/runs", "--name", name])
+    start = shlex.join(["holdfast", "train", *arguments, "--project", "/runs", "--name", name])
     script = f"if [ -f {run}/run.json ]; then\n  holdfast resume {run}\nelse\n  {start}\nfi"
-    job = Job(command=("holdfast", "train", *words), name=name, gpus=1, folder="/runs")
-    gpu = options.gpu or f"{memory_for(words)}GB+"
+    job = Job(command=("holdfast", "train", *arguments), name=name, gpus=1, folder="/runs")
+    gpu = options.gpu or f"{memory_for(arguments)}GB+"
     made = task(options.cloud, job, gpu=gpu, spot=not options.on_demand, volume=options.volume, command=script)
     code = start_task(options.cloud, made, name, dry_run=options.dry_run)
     raise typer.Exit(code)
 
 
-def memory_for(words: Sequence[str]) -> int:
+def memory_for(arguments: Sequence[str]) -> int:
     """GB of the smallest GPU on which the training fits with its own batch size, as `holdfast plan` measures it here."""
     import sys
 
     from holdfast.environment.plan.measuring import measure_training
     from holdfast.environment.plan.options import usable
-    from holdfast.environment.plan.trial import MeasuredTraining, words_for
+    from holdfast.environment.plan.trial import MeasuredTraining, measured_command
 
-    command = [sys.executable, "-m", "holdfast.train", *words]
+    command = [sys.executable, "-m", "holdfast.train", *arguments]
     try:
         facts = measure_training(
-            MeasuredTraining(words=words_for(command), seconds=300.0), lambda text: print(f"holdfast: {text}", file=sys.stderr)
+            MeasuredTraining(command=measured_command(command), seconds=300.0),
+            lambda text: print(f"holdfast: {text}", file=sys.stderr),
         )
     except HoldfastError as error:
         raise UsageError(

@@ -58,8 +58,8 @@ def ui(
     from holdfast.probe.target import registered_runs, resolve, runs_here
     from holdfast.web.start import Settings, link, serving
 
-    far = tuple(one for one in target or () if is_server(one))
-    named = [resolve(one) for one in target or () if one not in far]
+    far = tuple(name for name in target or () if is_server(name))
+    named = [resolve(name) for name in target or () if name not in far]
 
     if export is not None:
         _write(export, named[0] if named else resolve(None))
@@ -119,5 +119,5 @@ def _opened(address: str, port: int) -> Iterator[None]:
             path.unlink()
 
 
-def _say(words: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {words}", file=sys.stderr, flush=True)
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)

@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 
 def undo(
-    words: Annotated[list[str], typer.Argument(metavar="[RUN]... N", help="Number of the change in the journal.")],
+    arguments: Annotated[list[str], typer.Argument(metavar="[RUN]... N", help="Number of the change in the journal.")],
     target: Targets = None,
     seconds: Seconds = 30.0,
     rank: Rank = None,
@@ -29,13 +29,13 @@ def undo(
     """
     from holdfast.cli.live_requests import change_all, finish
 
-    *runs, number = words
+    *runs, number = arguments
     if not number.isdecimal() or int(number) < 1:
-        named = " ".join([*all_of(words if not number.isdecimal() else runs, target), "--kind change"])
+        named = " ".join([*all_of(arguments if not number.isdecimal() else runs, target), "--kind change"])
         raise UsageError(f"{number!r} is not the number of a change.", fix=f"holdfast journal {named} lists them")
     answers = change_all(all_of(runs, target), {"do": "undo", "change": int(number)}, seconds=seconds, rank=rank)
-    finish(answers, as_json=as_json, words=_words)
+    finish(answers, as_json=as_json, sentence=_sentence)
 
 
-def _words(answer: dict[str, Any]) -> str:
+def _sentence(answer: dict[str, Any]) -> str:
     return f"{answer.get('value')} from step {answer.get('step')} on"

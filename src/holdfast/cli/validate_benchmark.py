@@ -75,7 +75,7 @@ def as_row(report: Benchmark) -> dict[str, Any]:
 def _telling() -> Iterator[Callable[[str], None]]:
     """What is being done: one line that changes in a terminal, lines elsewhere."""
     if not sys.stderr.isatty():
-        yield lambda words: print(words, file=sys.stderr, flush=True)
+        yield lambda text: print(text, file=sys.stderr, flush=True)
         return
     from rich.console import Console
 
@@ -99,7 +99,7 @@ def _limits(platform: Any, memory: float | None) -> Limits:
     free = int(memory * _GIB) if memory is not None else int(_SHARE * _free(platform))
     if rules.threads is None:  # other machines have wishes to start from: here it is measured
         return Limits(memory=free)
-    reasons = tuple(words for words in rules.because if "Triton" not in words and "chunks" not in words)
+    reasons = tuple(reason for reason in rules.because if "Triton" not in reason and "chunks" not in reason)
     return Limits(memory=free, workers=rules.workers, threads=rules.threads, because=reasons)
 
 

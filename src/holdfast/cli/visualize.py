@@ -16,6 +16,8 @@ from holdfast.cli.options import AsJson
 
 if TYPE_CHECKING:
     from holdfast.data.scan import Progress
+    from holdfast.data.validate import Settings
+    from holdfast.data.visualize.sample import Wish
     from holdfast.data.visualize.visualize import Drawn
 
 
@@ -54,17 +56,29 @@ def visualize(
     if augmented:
         _augmented(path, samples, seed, output, format, chooses=bool(classes or findings), as_json=as_json)
         return
-    from holdfast.cli.data_progress import Bar
     from holdfast.data.cache import cache_folder
     from holdfast.data.validate import Settings
     from holdfast.data.visualize.sample import Wish
-    from holdfast.data.visualize.visualize import visualize as draw
 
     settings = Settings(
         format=format, jobs=jobs, label=label, tree=tree, tokenizer=tokenizer, embedding_rows=rows, also=tuple(also or ()),
         cache=None if no_cache else cache_folder(),
     )  # fmt: skip
     wish = Wish(samples=samples, seed=seed, classes=tuple(classes or ()), findings=tuple(findings or ()))
+    drawn = _drawn(path, settings, wish, output)
+    if as_json:
+        from holdfast.cli.show import for_json
+
+        print(json.dumps(for_json(drawn.as_row()), ensure_ascii=False))
+    else:
+        _show(drawn)
+
+
+def _drawn(path: str, settings: Settings, wish: Wish, output: Path | None) -> Drawn:
+    """Draw, with a progress bar for each look at the data."""
+    from holdfast.cli.data_progress import Bar
+    from holdfast.data.visualize.visualize import visualize as draw
+
     warnings.simplefilter("ignore")  # decoders warn about odd files in words of their own
     bars: list[Bar] = []
     with contextlib.ExitStack() as stack:
@@ -75,17 +89,11 @@ def visualize(
             return bars[-1].advance
 
         try:
-            drawn = draw(path, settings, wish, output, looks)
+            return draw(path, settings, wish, output, looks)
         except KeyboardInterrupt:
             if bars:
-                bars[-1].tell_stopped(kept=not no_cache)
+                bars[-1].tell_stopped(kept=settings.cache is not None)
             raise
-    if as_json:
-        from holdfast.cli.show import for_json
-
-        print(json.dumps(for_json(drawn.as_row()), ensure_ascii=False))
-    else:
-        _show(drawn)
 
 
 def _augmented(

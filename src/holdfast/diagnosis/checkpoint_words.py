@@ -53,7 +53,7 @@ def evidence_words(evidence: Mapping[str, Any], *, brief: bool = False) -> Itera
 
 def _resumed(row: Mapping[str, Any]) -> str:
     at, before = whole_number(row.get("at")), row.get("before")
-    head = "resumed" if at is None else f"resumed at {at:,}"
+    head = "resumed" if at is None else f"resumed at step {at:,}"
     source = f" from {_file(row['path'])}" if row.get("path") else ""
     run = f" of run {plain(Path(str(before['run'])).name)}" if isinstance(before, dict) and before.get("run") else ""
     return "; ".join([f"{head}{source}{run}", *_missing_weights(row)])

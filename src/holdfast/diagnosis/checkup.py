@@ -93,7 +93,7 @@ class Checkup:
         return {
             "name": self.curves.name,
             "source": self.curves.source,
-            "steps": self.curves.steps,
+            "steps": self.curves.num_steps,
             "verdict": self.verdict,
             "findings": [_row(finding) for finding in self.findings],
             "diagnoses": diagnoses,

@@ -18,7 +18,12 @@ _ALLOWED = re.compile(r"([\d.]+ [KMGT]iB) allowed")
 _EVEN, _GREW, _ROOM = 1.1, 1.5, 0.5  # times the memory at first, twice; of the machine's memory
 _REFUSED = re.compile(r"\b40[13]\b|unauthori[sz]ed|forbidden|permission|api[_ ]?key|login", re.IGNORECASE)
 _NOT_WRITABLE = re.compile(r"read-only file system|permission denied|operation not permitted", re.IGNORECASE)
-_CRASHES, _KILLED, _TERMINATED = (132, 134, 135, 136, 139), 137, 143  # exit codes: 128 and the number of a signal
+_CRASHES, _INTERRUPTED, _KILLED, _TERMINATED = (
+    (132, 134, 135, 136, 139),
+    130,
+    137,
+    143,
+)  # exit codes: 128 and the number of a signal
 _SIGNALS = 128
 
 
@@ -31,6 +36,8 @@ def of_death(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield "killed", "exit code 137" if code == _KILLED else f"a rank was killed: {error}"
     elif code == _TERMINATED:
         yield "terminated", "exit code 143"
+    elif code == _INTERRUPTED:
+        yield "interrupted", "exit code 130"
     elif 0 < code < _SIGNALS:
         yield "exited", f"exit code {code}, no signal"
     if int(evidence.get("ranks") or 1) > 1:

@@ -233,11 +233,12 @@ def _disagreement(event: Event) -> str:
 
 def _diagnosis(event: Event) -> str:
     causes, findings = _names(event.row.get("causes")), _names(event.row.get("findings"))
-    likely = f"likely cause: {causes[0]}" if causes else "no cause is known"
-    others = f" (or {', '.join(causes[1:3])})" if causes[1:] else ""
-    seen = f"; seen by {', '.join(findings[:3])}" if findings else ""
     onset = event.row.get("onset")
-    return f"{likely}{others}{seen}{f', since step {value(onset)}' if onset is not None else ''}"
+    of = (f" of {', '.join(findings[:3])}" if findings else "") + (f" since step {value(onset)}" if onset is not None else "")
+    if not causes:
+        return f"no known cause{of}"
+    others = f" (or {', '.join(causes[1:3])})" if causes[1:] else ""
+    return f"likely cause{of}: {causes[0]}{others}"
 
 
 def _names(entries: Any) -> list[str]:

@@ -17,8 +17,8 @@ from holdfast.signals.curves import Curves
 from holdfast.signals.run_folder import RunFolder
 
 
-def check_up_run(run: RunFolder, curves: Curves | None = None, *, compare: bool = True) -> Checkup:
-    """All that can be said of it. `compare`: with an earlier good run, if something is wrong."""
+def check_up_run(run: RunFolder, curves: Curves | None = None, *, compare: bool = True, target: str | None = None) -> Checkup:
+    """All that can be said of it. `compare`: with an earlier good run, if something is wrong; `target`: how commands name it."""
     rows = list(run.journal)
     seen = [
         Finding(
@@ -36,7 +36,7 @@ def check_up_run(run: RunFolder, curves: Curves | None = None, *, compare: bool 
         curves,
         seen=[*seen, *findings_of(run), *_gone(run, rows)],
         around=rows,
-        name=run.name,
+        name=target or run.target,
         live=bool(listening(run)),
         earlier=earlier,
     )

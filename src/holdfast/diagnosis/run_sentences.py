@@ -10,9 +10,9 @@ from holdfast.detectors.finding import Finding
 from holdfast.units import count, size
 
 _WHY = {
-    "no-gradient": "{names} gets no gradient, though an optimizer holds it",
+    "no-gradient": "no gradient reaches {names}, though an optimizer holds {them}",
     "no-optimizer": "no optimizer holds {names}",
-    "frozen": "{names} is frozen",
+    "frozen": "{names} {are} frozen",
 }
 
 
@@ -22,7 +22,9 @@ def _untrained(finding: Finding) -> str:
     more = (
         f" and {evidence['count'] - len(evidence['parameters'])} more" if evidence["count"] > len(evidence["parameters"]) else ""
     )
-    return f"{_WHY[evidence['why']].format(names=names + more)} ({evidence['count']} of {evidence['of']} parameters)"
+    them, are = ("it", "is") if evidence["count"] == 1 else ("them", "are")
+    why = _WHY[evidence["why"]].format(names=names + more, them=them, are=are)
+    return f"{why} ({evidence['count']} of {evidence['of']} parameters)"
 
 
 def _dead(finding: Finding) -> str:

@@ -35,10 +35,10 @@ def command_for(train: Train) -> tuple[str, ...]:
         return sys.executable, str(Path(train).absolute())
     if callable(train):
         return _call(train)
-    words = tuple(str(word) for word in train)
-    if not words:
+    command = tuple(str(word) for word in train)
+    if not command:
         raise UsageError("the command is empty.", fix='name a command as a list: ["python", "train.py"]')
-    return words
+    return command
 
 
 def name_of(train: Train) -> str:
@@ -78,8 +78,8 @@ def _why_not(train: Callable[[], Any], name: str, module: object) -> str:
     if inspect.ismethod(train) and not inspect.isclass(train.__self__):
         return "it is a method of an object that lives in this process only"
     needed = [
-        one.name
-        for one in inspect.signature(train).parameters.values()
-        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+        parameter.name
+        for parameter in inspect.signature(train).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
     return f"it needs {', '.join(needed)}" if needed else ""

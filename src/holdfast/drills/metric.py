@@ -53,14 +53,14 @@ def metric_of(run: RunFolder | None, output: str, name: str | None = None) -> Me
 def _chosen(printed: list[Measured], evaluated: list[Measured], name: str | None) -> Measured | None:
     if name is not None:
         wanted = set(words_of(name))
-        named = [one for one in (*printed, *evaluated) if wanted <= set(words_of(one.name))]
-        exactly = [one for one in named if one.name == name]
+        named = [metric for metric in (*printed, *evaluated) if wanted <= set(words_of(metric.name))]
+        exactly = [metric for metric in named if metric.name == name]
         return next(reversed(exactly or named), None)
     for candidates in (
-        [one for one in evaluated if one.higher and _held_out(one)],
-        [one for one in printed if one.higher],
-        [one for one in evaluated if one.higher],
-        [one for one in (*printed, *evaluated) if _held_out(one)],
+        [metric for metric in evaluated if metric.higher and _held_out(metric)],
+        [metric for metric in printed if metric.higher],
+        [metric for metric in evaluated if metric.higher],
+        [metric for metric in (*printed, *evaluated) if _held_out(metric)],
     ):
         if candidates:
             return candidates[-1]
@@ -76,7 +76,7 @@ def rise_of_loss(run: RunFolder | None, step: int) -> float | None:
     if recording is None:
         return None
     rows = Follower(recording.path, "steps", ("step", "loss")).new_rows(_ALL)
-    before, after = (rows["loss"][one].astype(np.float64) for one in (rows["step"] < step, rows["step"] >= step))
+    before, after = (rows["loss"][chosen].astype(np.float64) for chosen in (rows["step"] < step, rows["step"] >= step))
     before = before[np.isfinite(before)]
     if len(before) < 2 * _LAST or not len(after):
         return None
@@ -89,11 +89,15 @@ def rise_of_loss(run: RunFolder | None, step: int) -> float | None:
 def _last(run: RunFolder | None) -> Recording | None:
     """The newest training of the first rank."""
     recordings = run.recordings() if run is not None else []
-    return max((one for one in recordings if one.rank == recordings[0].rank), key=lambda one: one.part, default=None)
+    return max(
+        (recording for recording in recordings if recording.rank == recordings[0].rank),
+        key=lambda recording: recording.part,
+        default=None,
+    )
 
 
-def _held_out(one: Measured) -> bool:
-    return role_of(one.name).split in HELD_OUT
+def _held_out(metric: Measured) -> bool:
+    return role_of(metric.name).split in HELD_OUT
 
 
 def _evaluated(recording: Recording) -> Iterator[Measured]:

@@ -50,8 +50,8 @@ def read_outcome(run: RunFolder) -> RunOutcome:
     """Read it from a run folder, whatever state it was left in."""
     rows = list(run.journal)
     recordings = run.recordings()
-    first = [one for one in recordings if one.rank == recordings[0].rank]
-    made = [_steps_of(one) for one in first]
+    first = [recording for recording in recordings if recording.rank == recordings[0].rank]
+    made = [_steps_of(recording) for recording in first]
     done, start = tuple(all_done(rows)), _start(first, made, rows)
     return RunOutcome(
         raised=tuple(_with_causes(run, rows)),
@@ -69,7 +69,7 @@ def _with_causes(run: RunFolder, rows: Iterable[Mapping[str, Any]]) -> list[Rais
     live = [_raised(row) for row in rows if row.get("kind") == "finding" and row.get("code")]
     episodes: dict[str, Episode] = {}
     later: list[Raised] = []
-    live_codes = {one.code for one in live}
+    live_codes = {raised.code for raised in live}
     with contextlib.suppress(HoldfastError, OSError):
         for episode in check_up_run(run).episodes:
             for finding in episode.findings:
@@ -77,13 +77,17 @@ def _with_causes(run: RunFolder, rows: Iterable[Mapping[str, Any]]) -> list[Rais
                 if finding.code not in live_codes:
                     named = _ranks_in(finding.evidence)
                     later.append(Raised(code=finding.code, severity=finding.severity, step=finding.step, ranks=named))
-    return [_explained(one, episodes[one.code]) if one.code in episodes else one for one in (*live, *later)]
+    return [_explained(raised, episodes[raised.code]) if raised.code in episodes else raised for raised in (*live, *later)]
 
 
 def _explained(raised: Raised, episode: Episode) -> Raised:
     """With the causes that explain this very finding; beside it there may be others."""
-    causes = tuple((one.cause.code, round(one.score, 2)) for one in episode.considered if raised.code in one.findings)
-    named = [one.cause.code for one in episode.diagnoses if raised.code in one.findings]
+    causes = tuple(
+        (hypothesis.cause.code, round(hypothesis.score, 2))
+        for hypothesis in episode.considered
+        if raised.code in hypothesis.findings
+    )
+    named = [diagnosis.cause.code for diagnosis in episode.diagnoses if raised.code in diagnosis.findings]
     return replace(raised, cause=named[0] if named else None, causes=causes)
 
 
@@ -100,7 +104,7 @@ def _raised(row: Mapping[str, Any]) -> Raised:
 
 def _ranks_in(content: Mapping[str, Any]) -> tuple[int, ...]:
     named = content.get("missing") or content.get("rank")
-    return tuple(one for one in (named if isinstance(named, list) else [named]) if isinstance(one, int))
+    return tuple(rank for rank in (named if isinstance(named, list) else [named]) if isinstance(rank, int))
 
 
 def _steps_of(recording: Recording) -> tuple[int, int, int]:
@@ -122,7 +126,7 @@ def _start(recordings: list[Recording], made: list[tuple[int, int, int]], rows: 
 
 def _made_before(recordings: list[Recording], made: list[tuple[int, int, int]]) -> int:
     """Steps of processes before the last one."""
-    pids = [one.info().get("pid") for one in recordings]
+    pids = [recording.info().get("pid") for recording in recordings]
     return sum(count for pid, (count, _, _) in zip(pids, made, strict=True) if pid != pids[-1])
 
 

@@ -49,23 +49,23 @@ class Totals:
 
 def totals(result: SuiteResult) -> Totals:
     """Count."""
-    there = [one for one in result.scores if one.injected]
-    seen = [one for one in there if one.to_see and one.seen is not None]
-    to_survive = [one for one in there if one.to_survive]
-    alarmed = sum(bool(one.false_alarms) for one in result.controls)
+    there = [score for score in result.scores if score.injected]
+    seen = [score for score in there if score.to_see and score.seen is not None]
+    to_survive = [score for score in there if score.to_survive]
+    alarmed = sum(bool(control.false_alarms) for control in result.controls)
     return Totals(
         controls=len(result.controls),
         false_alarms=alarmed,
         injected=len(there),
-        to_see=sum(one.to_see for one in there),
+        to_see=sum(score.to_see for score in there),
         seen=len(seen),
-        to_explain=sum(one.to_explain for one in seen),
-        cause_right=sum(one.cause_right for one in seen if one.to_explain),
+        to_explain=sum(score.to_explain for score in seen),
+        cause_right=sum(score.cause_right for score in seen if score.to_explain),
         to_survive=len(to_survive),
-        survived=sum(bool(one.survived) for one in to_survive),
-        lost_steps=sum(one.lost_steps or 0 for one in to_survive if one.first_of_run),
-        lost_seconds=round(sum(one.lost_seconds or 0.0 for one in to_survive if one.first_of_run), 1),
-        good=all(one.good for one in result.scores) and not alarmed,
+        survived=sum(bool(score.survived) for score in to_survive),
+        lost_steps=sum(score.lost_steps or 0 for score in to_survive if score.first_of_run),
+        lost_seconds=round(sum(score.lost_seconds or 0.0 for score in to_survive if score.first_of_run), 1),
+        good=all(score.good for score in result.scores) and not alarmed,
     )
 
 
@@ -174,7 +174,9 @@ def _cells(score: Score, scores: Sequence[Score]) -> list[Text]:
 def _which(score: Score, scores: Sequence[Score]) -> str:
     """What tells this row from others of the same fault."""
     parts = [
-        str(getattr(score, name)) for name in ("training", "policy", "seed") if len({getattr(one, name) for one in scores}) > 1
+        str(getattr(score, name))
+        for name in ("training", "policy", "seed")
+        if len({getattr(other, name) for other in scores}) > 1
     ]
     return f"\n{' '.join(parts)}" if parts else ""
 

@@ -110,7 +110,7 @@ def score_control(trial: Trial) -> ControlScore:
         training=trial.training.name,
         policy=trial.policy,
         seed=trial.seed,
-        false_alarms=_codes(one for one in trial.outcome.raised if one.severity != "info"),
+        false_alarms=_codes(raised for raised in trial.outcome.raised if raised.severity != "info"),
         actions=_actions(trial, 0.0),
         steps=trial.steps,
         seconds=round(trial.seconds, 2),
@@ -150,9 +150,11 @@ def _score(number: int, trial: Trial, control: Trial, every: list[Expected], noi
     if note is None:
         return Score(at=planned.step, injected=False, why_not=why_not, **same)
     until = _until(trial, number, every)
-    raised = [one for one in trial.outcome.raised if _after(one, note) and not (one.time is not None and one.time >= until)]
-    counting = [one for one in raised if one.severity != "info" or expected.info_is_enough]
-    seen = next((one for one in counting if one.code in expected.findings), None)
+    raised = [
+        alarm for alarm in trial.outcome.raised if _after(alarm, note) and not (alarm.time is not None and alarm.time >= until)
+    ]
+    counting = [alarm for alarm in raised if alarm.severity != "info" or expected.info_is_enough]
+    seen = next((alarm for alarm in counting if alarm.code in expected.findings), None)
     trouble = why_not_survived(trial, control, noise)
     if expected.by_loss and seen is None and not trouble and is_harmless(trial, int(note["step"])):
         same |= {"to_see": False, "unseen": NO_HARM}
@@ -168,7 +170,7 @@ def _score(number: int, trial: Trial, control: Trial, every: list[Expected], noi
         lost_steps=_lost_steps(trial, control),
         lost_seconds=round(max(0.0, trial.seconds - control.seconds), 2),
         unexpected=_codes(
-            one for one in raised if one.severity != "info" and not any(one.code in fault.findings for fault in every)
+            alarm for alarm in raised if alarm.severity != "info" and not any(alarm.code in fault.findings for fault in every)
         ),
         **same,
     )
@@ -208,11 +210,11 @@ def _until(trial: Trial, number: int, every: list[Expected]) -> float:
     return min((float(note["time"]) for note in alike), default=math.inf)
 
 
-def _after(one: Raised, note: dict[str, Any]) -> bool:
+def _after(raised: Raised, note: dict[str, Any]) -> bool:
     """Whether it was raised after the fault was injected. A restart counts its steps from where it resumed."""
-    if one.time is not None:
-        return one.time >= float(note["time"]) - 0.01
-    return one.step is None or one.step >= int(note["step"]) - 1
+    if raised.time is not None:
+        return raised.time >= float(note["time"]) - 0.01
+    return raised.step is None or raised.step >= int(note["step"]) - 1
 
 
 def _sighting(seen: Raised, note: dict[str, Any], expected: Expected) -> dict[str, Any]:
@@ -265,7 +267,7 @@ def _allowed(control: Trial, noise: float) -> float:
 
 def spread(controls: Iterable[Trial]) -> float:
     """How much the metric of controls differs between seeds, as a deviation."""
-    values = [one.metric for one in controls if one.metric is not None and math.isfinite(one.metric)]
+    values = [control.metric for control in controls if control.metric is not None and math.isfinite(control.metric)]
     if len(values) < 2:
         return 0.0
     mean = sum(values) / len(values)
@@ -287,15 +289,15 @@ def _next(trial: Trial, number: int) -> float:
 def _actions(trial: Trial, since: float, until: float = math.inf) -> tuple[str, ...]:
     """What Holdfast did, in the order of its first times."""
     counts: dict[str, int] = {}
-    for one in trial.outcome.done:
-        if since - 0.01 <= (one.event.time or 0.0) < until:
-            words = one.event.code if one.event.state == "done" else f"{one.event.code} {one.event.state}".strip()
-            counts[words] = counts.get(words, 0) + one.times
-    return tuple(words if times == 1 else f"{words} x{times}" for words, times in counts.items())
+    for action in trial.outcome.done:
+        if since - 0.01 <= (action.event.time or 0.0) < until:
+            label = action.event.code if action.event.state == "done" else f"{action.event.code} {action.event.state}".strip()
+            counts[label] = counts.get(label, 0) + action.times
+    return tuple(label if times == 1 else f"{label} x{times}" for label, times in counts.items())
 
 
 def _codes(raised: Iterable[Raised]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.code for one in raised))
+    return tuple(dict.fromkeys(alarm.code for alarm in raised))
 
 
 def _kept(trial: Trial) -> str | None:

@@ -84,13 +84,13 @@ def load_faults(path: Path | None) -> dict[str, str]:
         raise UsageError(
             f"{path} contains no fault.", fix="define a class that derives from holdfast.drills.Fault and has a `code`"
         )
-    for one in own:
-        if one.code in faults.every():
-            raise UsageError(f"{path}: the fault {one.code!r} already exists.", fix="give yours another code")
+    for fault in own:
+        if fault.code in faults.every():
+            raise UsageError(f"{path}: the fault {fault.code!r} already exists.", fix="give yours another code")
         for name in ("description", "expected"):
-            if not hasattr(one, name):
-                raise UsageError(f"{path}: the fault {one.code!r} has no `{name}`.", fix="docs/drills.md shows a complete one")
-    return {one.code: str(path.absolute()) for one in own}
+            if not hasattr(fault, name):
+                raise UsageError(f"{path}: the fault {fault.code!r} has no `{name}`.", fix="docs/drills.md shows a complete one")
+    return {fault.code: str(path.absolute()) for fault in own}
 
 
 def missing_requirements(code: str, source: str, have: Iterable[str]) -> str:

@@ -152,8 +152,8 @@ class _Suite:
                         yield _Job(training, plan_sequence(fitting, sources, steps, at), policy, seed)
                         continue
                     for code in fitting:
-                        for one in plan_fault(code, sources.get(code, ""), seed, steps, at):
-                            yield _Job(training, (one,), policy, seed)
+                        for fault in plan_fault(code, sources.get(code, ""), seed, steps, at):
+                            yield _Job(training, (fault,), policy, seed)
 
     def _facts(self, training: Training) -> tuple[set[str], int]:
         """What the training has, and how many steps it makes."""
@@ -184,10 +184,10 @@ class _Suite:
             control = self._control_of(job)
             alike = [trial for trial in self._of_training(job.training) if trial.policy == job.policy]
             scores = score_each(trial, control, noise=spread(alike))
-            bad = not all(one.good for one in scores)
+            bad = not all(score.good for score in scores)
             self._tidy(trial, bad=bad)
-            for one in scores:
-                self.result.scores.append(one if bad or self._keep else replace(one, run=None))
+            for score in scores:
+                self.result.scores.append(score if bad or self._keep else replace(score, run=None))
                 self._on_result(self.result.scores[-1])
 
     # Running
@@ -229,7 +229,7 @@ class _Suite:
 
 def check_control(trial: Trial) -> None:
     """A control must train, and end well."""
-    command = " ".join(trial.training.words)
+    command = " ".join(trial.training.command)
     lines = [line for line in trial.output.strip().splitlines() if not line.startswith("holdfast: run ")][-_LINES:]
     log_tail = "".join(f"\n  | {line}" for line in lines)
     if trial.exit_code != 0:
@@ -265,8 +265,8 @@ def time_limit(control: Trial) -> float:
 def as_rows(result: SuiteResult) -> dict[str, Any]:
     """The whole course as `--json` gives it."""
     return {
-        "controls": [one.as_row() for one in result.controls],
-        "faults": [one.as_row() for one in result.scores],
-        "skipped": [{"training": one.training, "fault": one.fault, "why": one.why} for one in result.skipped],
+        "controls": [control.as_row() for control in result.controls],
+        "faults": [score.as_row() for score in result.scores],
+        "skipped": [{"training": job.training, "fault": job.fault, "why": job.why} for job in result.skipped],
         "interrupted": result.interrupted,
     }

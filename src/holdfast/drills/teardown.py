@@ -21,9 +21,9 @@ def kill_all(process: subprocess.Popen[bytes], drill: Path) -> None:
         process.wait(_ASK_SECONDS)
     deadline = time.monotonic() + _KILL_SECONDS
     while left := _members(process.pid, drill):
-        for one in left:
+        for member in left:
             with contextlib.suppress(psutil.Error):
-                one.kill()
+                member.kill()
         process.poll()
         if time.monotonic() > deadline:
             break
@@ -37,16 +37,16 @@ def _members(pid: int, drill: Path) -> list[psutil.Process]:
     members: dict[int, psutil.Process] = {}
     with contextlib.suppress(psutil.Error):
         top = psutil.Process(pid)
-        members |= {one.pid: one for one in (top, *top.children(recursive=True))}
-    for one in psutil.process_iter():
+        members |= {process.pid: process for process in (top, *top.children(recursive=True))}
+    for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if one.pid not in members and str(drill) in one.environ().get("HOLDFAST_DRILL", ""):
-                members[one.pid] = one
-    return [one for one in members.values() if _lives(one)]
+            if process.pid not in members and str(drill) in process.environ().get("HOLDFAST_DRILL", ""):
+                members[process.pid] = process
+    return [member for member in members.values() if _lives(member)]
 
 
-def _lives(one: psutil.Process) -> bool:
+def _lives(process: psutil.Process) -> bool:
     try:
-        return bool(one.is_running() and one.status() != psutil.STATUS_ZOMBIE)
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False

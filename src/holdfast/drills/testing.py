@@ -42,7 +42,7 @@ def assert_survives(
     of a fault that nobody can survive, it need only be seen. Returns the score.
     """
     training = Training(
-        words=command_for(train),
+        command=command_for(train),
         name=name_of(train),
         metric=metric,
         environment=environment or {},
@@ -70,7 +70,7 @@ def assert_survives(
 
 
 def _control(training: Training, policy: str, seed: int) -> Trial:
-    key = (training.words, tuple(sorted(training.environment.items())), training.metric, training.directory, policy, seed)
+    key = (training.command, tuple(sorted(training.environment.items())), training.metric, training.directory, policy, seed)
     if key not in _controls:
         with tempfile.TemporaryDirectory(prefix="holdfast-drill-", ignore_cleanup_errors=True) as place:
             trial = run_trial(training, (), policy=policy, seed=seed, folder=Path(place) / "control", seconds=_CONTROL_SECONDS)

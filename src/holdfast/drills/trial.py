@@ -41,7 +41,7 @@ _LOOK = 0.05
 class Training:
     """A training as it is started. `{folder}` in its words is a folder of each run's own."""
 
-    words: tuple[str, ...]
+    command: tuple[str, ...]
     name: str
     environment: Mapping[str, str] = field(default_factory=dict)
     metric: str | None = None  # its name; detected by default
@@ -102,7 +102,7 @@ def run_trial(
     begun = time.monotonic()
     with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(
-            _words(training, policy, folder),
+            _train_command(training, policy, folder),
             cwd=where,
             env=_environment(training, policy, plan),
             stdin=subprocess.DEVNULL,
@@ -117,16 +117,16 @@ def run_trial(
     return _read(training, faults, policy, seed, folder, process.returncode, time.monotonic() - begun, ended)
 
 
-def _words(training: Training, policy: str | None, folder: Path) -> list[str]:
-    words = [word.replace("{folder}", str(folder)) for word in training.words]
+def _train_command(training: Training, policy: str | None, folder: Path) -> list[str]:
+    command = [word.replace("{folder}", str(folder)) for word in training.command]
     if policy is None:
-        return words
+        return command
     options = ["--name", "run", "--folder", str(folder), "--policy", policy]
     if training.resume_args is not None:
         options += ["--resume-args", training.resume_args]
     if training.hang_after is not None:
         options += ["--hang-after", training.hang_after]
-    return [sys.executable, "-m", "holdfast", "run", *options, "--", *words]
+    return [sys.executable, "-m", "holdfast", "run", *options, "--", *command]
 
 
 def _environment(training: Training, policy: str | None, plan: Plan) -> dict[str, str]:

@@ -51,7 +51,7 @@ def _groups(root: Path, cgroups: str) -> Iterator[Path]:
 
 def _smallest(groups: list[Path], limit: Callable[[Path], float | None]) -> tuple[float, Path] | None:
     limits = [(value, group) for group in groups if (value := limit(group)) is not None]
-    return min(limits, key=lambda one: one[0]) if limits else None
+    return min(limits, key=lambda limit: limit[0]) if limits else None
 
 
 def _memory(group: Path) -> int | None:

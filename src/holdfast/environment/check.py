@@ -17,7 +17,7 @@ LEVELS = (SKIPPED, OK, NOTE, WARNING, PROBLEM)  # from nothing to say to a run t
 class Fix:
     """How to fix it, in words, and the commands. Only the user runs them."""
 
-    words: str
+    text: str
     commands: tuple[str, ...] = ()
 
 
@@ -77,8 +77,11 @@ def together(verdicts: Iterable[Verdict]) -> Verdict:
     """Several answers as one: as bad as the worst, which alone is said if it is worse than a note."""
     ordered = sorted(verdicts, key=lambda verdict: -LEVELS.index(verdict.level))
     worst = ordered[0].level
-    reported = [one for one in ordered if one.level == worst or one.level in (WARNING, PROBLEM)]
-    evidence = {key: value for one in reversed(ordered) for key, value in one.evidence.items()}
+    reported = [verdict for verdict in ordered if verdict.level == worst or verdict.level in (WARNING, PROBLEM)]
+    evidence = {key: value for verdict in reversed(ordered) for key, value in verdict.evidence.items()}
     return Verdict(
-        worst, "; ".join(one.message for one in reported), evidence, tuple(fix for one in ordered for fix in one.fixes)
+        worst,
+        "; ".join(verdict.message for verdict in reported),
+        evidence,
+        tuple(fix for verdict in ordered for fix in verdict.fixes),
     )

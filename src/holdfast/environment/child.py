@@ -48,12 +48,12 @@ class Ended:
 class Child:
     """A child that runs."""
 
-    def __init__(self, script: str, *words: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, script: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
         self._out, self._err = (tempfile.TemporaryFile("w+b") for _ in range(2))  # noqa: SIM115 - read and closed at the end
         self._begun = time.monotonic()
         self._peak = 0
         self._process = subprocess.Popen(
-            [sys.executable, str(_FOLDER / script), *words],
+            [sys.executable, str(_FOLDER / script), *arguments],
             stdin=subprocess.DEVNULL, stdout=self._out, stderr=self._err,
             env={**os.environ, **(environment or {})}, start_new_session=True,
         )  # fmt: skip
@@ -94,10 +94,10 @@ class Child:
 
 
 def run_child(
-    script: str, *words: str, seconds: float, memory: int | None = None, environment: Mapping[str, str] | None = None
+    script: str, *arguments: str, seconds: float, memory: int | None = None, environment: Mapping[str, str] | None = None
 ) -> Ended:
     """Start a child and wait for its end."""
-    return Child(script, *words, environment=environment).wait(seconds, memory=memory)
+    return Child(script, *arguments, environment=environment).wait(seconds, memory=memory)
 
 
 def _row(line: str) -> dict[str, Any] | None:
@@ -122,9 +122,9 @@ def _resident(pid: int) -> int:
     total = 0
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        for one in (process, *process.children(recursive=True)):
+        for member in (process, *process.children(recursive=True)):
             with contextlib.suppress(psutil.Error):
-                total += one.memory_info().rss
+                total += member.memory_info().rss
     return total
 
 

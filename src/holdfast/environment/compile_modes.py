@@ -98,7 +98,7 @@ def advice(all_modes: list[Measured]) -> list[tuple[int, str]]:
     chosen: list[tuple[int, str]] = [(0, EAGER)]
     current, at = eager, 0
     while True:
-        crossings = [(steps, one) for one in paying if (steps := _crossing(current, one)) is not None and steps > at]
+        crossings = [(steps, mode) for mode in paying if (steps := _crossing(current, mode)) is not None and steps > at]
         if not crossings:
             return chosen
         at, current = min(crossings, key=lambda pair: (pair[0], pair[1].step_seconds or 0.0))

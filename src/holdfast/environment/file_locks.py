@@ -40,9 +40,9 @@ def _write_locks() -> Iterator[tuple[int, int]]:
     """Process and inode of each lock for writing."""
     with contextlib.suppress(OSError):
         for line in (_PROC / "locks").read_text().splitlines():
-            words = line.split()
-            if len(words) >= 6 and words[1] != "->" and words[3] == "WRITE" and words[4].lstrip("-").isdigit():
-                yield int(words[4]), int(words[5].rpartition(":")[2])
+            fields = line.split()
+            if len(fields) >= 6 and fields[1] != "->" and fields[3] == "WRITE" and fields[4].lstrip("-").isdigit():
+                yield int(fields[4]), int(fields[5].rpartition(":")[2])
 
 
 def _opened_by(paths: set[str]) -> Iterator[int]:
@@ -57,8 +57,8 @@ def _opened_by(paths: set[str]) -> Iterator[int]:
 
 def _command(pid: int) -> str:
     with contextlib.suppress(OSError):
-        words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        return " ".join(words).strip()[:60] or "unknown"
+        arguments = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+        return " ".join(arguments).strip()[:60] or "unknown"
     return "unknown"
 
 

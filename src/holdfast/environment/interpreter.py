@@ -23,14 +23,18 @@ def find_program(name: str, environment: Mapping[str, str] = os.environ) -> str 
     return shutil.which(name, path=str(_programs_of(environment))) or on_path
 
 
-def with_own_python(words: Sequence[str]) -> list[str]:
+def with_own_python(command: Sequence[str]) -> list[str]:
     """The command with that Python in front; any other command as it is.
 
     With its whole path: a Python that is called by name alone looks itself up on PATH.
     """
-    if not words or not _OF_PYTHON.fullmatch(words[0]) or (path := find_program(words[0])) in (None, shutil.which(words[0])):
-        return list(words)
-    return [str(path), *words[1:]]
+    if (
+        not command
+        or not _OF_PYTHON.fullmatch(command[0])
+        or (path := find_program(command[0])) in (None, shutil.which(command[0]))
+    ):
+        return list(command)
+    return [str(path), *command[1:]]
 
 
 def _programs_of(environment: Mapping[str, str]) -> Path:

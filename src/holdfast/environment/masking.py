@@ -48,8 +48,8 @@ def own_names() -> dict[str, str]:
     """This user's name, home and machine, but not such names as everybody's."""
     home, host = str(Path.home()), socket.gethostname()
     names = {home: "~"} if home not in ("/", "/root") else {}
-    words = ((_user(), "<user>"), (host, "<host>"), (host.partition(".")[0], "<host>"))
-    return names | {word: instead for word, instead in words if len(word) >= 3 and word.lower() not in _COMMON}
+    secrets = ((_user(), "<user>"), (host, "<host>"), (host.partition(".")[0], "<host>"))
+    return names | {word: instead for word, instead in secrets if len(word) >= 3 and word.lower() not in _COMMON}
 
 
 def _user() -> str:

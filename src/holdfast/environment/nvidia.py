@@ -44,7 +44,7 @@ class Nvidia:
     cuda: tuple[int, int] | None = None
     cards: tuple[Card, ...] = ()
     error: int | str | None = None
-    words: str = ""
+    message: str = ""
     on_the_bus: int = 0
 
     @property
@@ -59,13 +59,15 @@ def read_nvidia(seconds: float = 20.0, bus: Path = Path("/sys/bus/pci/devices"))
     seen = cards_on_the_bus(bus)
     if ended.how == TIMED_OUT:
         return Nvidia(
-            error="hang", words=f"NVML did not answer in {seconds:.0f} s (after {ended.stage or 'start'})", on_the_bus=seen
+            error="hang", message=f"NVML did not answer in {seconds:.0f} s (after {ended.stage or 'start'})", on_the_bus=seen
         )
     if ended.how != DONE:
-        return Nvidia(error="crash", words=ended.last_output, on_the_bus=seen)
+        return Nvidia(error="crash", message=ended.last_output, on_the_bus=seen)
     facts = ended.facts
     if facts.get("error") is not None:
-        return Nvidia(error=facts["error"], words=str(facts.get("words", "")), driver=facts.get("driver", ""), on_the_bus=seen)
+        return Nvidia(
+            error=facts["error"], message=str(facts.get("message", "")), driver=facts.get("driver", ""), on_the_bus=seen
+        )
     version = facts.get("cuda")
     return Nvidia(
         driver=facts.get("driver", ""),

@@ -28,7 +28,7 @@ def as_rows(answers: Iterable[Answer]) -> list[dict[str, Any]]:
             "verdict": answer.verdict.level,
             "message": answer.verdict.message,
             "evidence": dict(answer.verdict.evidence),
-            "fixes": [{"text": fix.words, "commands": list(fix.commands)} for fix in answer.verdict.fixes],
+            "fixes": [{"text": fix.text, "commands": list(fix.commands)} for fix in answer.verdict.fixes],
             "seconds": round(answer.seconds, 3),
         }
         for answer in answers
@@ -38,7 +38,7 @@ def as_rows(answers: Iterable[Answer]) -> list[dict[str, Any]]:
 def failed_checks(answers: Iterable[Answer]) -> list[Answer]:
     """Problems first, then warnings."""
     wrong = [answer for answer in answers if answer.verdict.level in (PROBLEM, WARNING)]
-    return sorted(wrong, key=lambda one: one.verdict.level != PROBLEM)
+    return sorted(wrong, key=lambda check: check.verdict.level != PROBLEM)
 
 
 def count(answers: Iterable[Answer], level: str) -> int:
@@ -71,5 +71,5 @@ def _below(verdict: Verdict) -> list[str]:
     if verdict.level in (OK, SKIPPED):
         return []
     evidence = [f"           {name}: {value}" for name, value in verdict.evidence.items() if value not in (None, [], {})]
-    fixes = [f"           fix: {fix.words}{' | ' if fix.commands else ''}{' ; '.join(fix.commands)}" for fix in verdict.fixes]
+    fixes = [f"           fix: {fix.text}{' | ' if fix.commands else ''}{' ; '.join(fix.commands)}" for fix in verdict.fixes]
     return [*evidence, *fixes]

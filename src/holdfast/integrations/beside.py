@@ -25,7 +25,7 @@ _EVERY_SECONDS, _AT_MOST_SECONDS = 1.0, 30.0
 _AFTER_END_SECONDS, _WHATEVER_HAPPENS_SECONDS = 30.0, 600
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Send until the run is over. Exits 0 if all was sent, 1 if something is left, 2 if it could not begin."""
     parent, over = os.getppid(), threading.Event()
     for number in (signal.SIGINT, signal.SIGHUP):
@@ -39,10 +39,10 @@ def main(words: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the supervisor has blocked them until here
     be_nice()
     try:
-        run = RunFolder.open(Path(words[0]))
-        cursor = Cursor(run, words[1])
+        run = RunFolder.open(Path(arguments[0]))
+        cursor = Cursor(run, arguments[1])
         with cursor.held() as ours:
-            return _send(run, words[1], cursor, over, parent) if ours else 2
+            return _send(run, arguments[1], cursor, over, parent) if ours else 2
     except (IndexError, OSError, HoldfastError):
         return 2
 

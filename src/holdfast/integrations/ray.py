@@ -61,10 +61,10 @@ def get_checkpoint() -> Checkpoint | None:
         return newest
     before = (path for path in Path(newest.path).parent.iterdir() if path.is_dir() and path != Path(newest.path))
     folders = [Path(newest.path), *sorted(before, key=lambda path: path.stat().st_mtime, reverse=True)]
-    found = next((folder for folder in folders if _clean(folder)), None)
-    if found is not None and _worker.run is not None:
-        _worker.run.resumed(found, step=0)  # the steps of this run count from 0
-    return None if found is None else Checkpoint.from_directory(str(found))
+    checkpoint = next((folder for folder in folders if _clean(folder)), None)
+    if checkpoint is not None and _worker.run is not None:
+        _worker.run.resumed(checkpoint, step=0)  # the steps of this run count from 0
+    return None if checkpoint is None else Checkpoint.from_directory(str(checkpoint))
 
 
 def _begin(options: dict[str, Any]) -> None:

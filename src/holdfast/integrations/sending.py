@@ -101,12 +101,14 @@ class Sender:
 
     def failed(self, error: Exception) -> str:
         """Note why nothing can be sent now, and let go of the connection; the reason in words."""
-        words = error.problem if isinstance(error, HoldfastError) else " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        message = (
+            error.problem if isinstance(error, HoldfastError) else " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        )
         self.close()
         self._cursor.load()
         with contextlib.suppress(OSError):
-            self._cursor.save(error=words)
-        return words
+            self._cursor.save(error=message)
+        return message
 
     def close(self) -> None:
         """Let go of the connection."""
@@ -187,12 +189,15 @@ def _notice(row: dict[str, Any]) -> Notice | None:
 
 
 def _end(run: RunFolder, *, whole: bool) -> End:
+    from holdfast.diagnosis.run_verdict import verdict_on
     from holdfast.probe.health import exit_word
 
     info = run.info()
     word = exit_word(info.get("exit_code"))
-    severity = "info" if word in ("finished", "ended") else "critical"
-    notice = Notice("end", severity, word, None, float(info.get("ended") or 0.0), f"run {run.name}: {word}")
+    severity, text = ("info" if word in ("finished", "ended") else "critical"), word
+    if word == "finished" and (verdict := verdict_on(run)) is not None:
+        severity, text = ("info" if verdict.repaired else "warning"), verdict.text
+    notice = Notice("end", severity, word, None, float(info.get("ended") or 0.0), f"run {run.name}: {text}")
     if not whole:
         return End(notice)
     from holdfast.diagnosis.run_settings import settings_of, steps_of

@@ -122,5 +122,5 @@ def _stamps(paths: Iterable[str | Path]) -> set[tuple[str, int]]:
     stamps = set()
     for path in map(Path, paths):
         with contextlib.suppress(OSError):
-            stamps.add((str(path), max(one.stat().st_mtime_ns for one in (path, *path.glob("*")))))
+            stamps.add((str(path), max(file.stat().st_mtime_ns for file in (path, *path.glob("*")))))
     return stamps

@@ -84,14 +84,14 @@ class Shell(str):
     __slots__ = ()
 
 
-def quoted(words: Sequence[str]) -> str:
+def quoted(arguments: Sequence[str]) -> str:
     """Words for the shell."""
-    return " ".join(f'"{word}"' if isinstance(word, Shell) else shlex.quote(word) for word in words)
+    return " ".join(f'"{word}"' if isinstance(word, Shell) else shlex.quote(word) for word in arguments)
 
 
 def script(lines: Sequence[Sequence[str]], before: str = "") -> str:
     """A command over several lines, as a shell reads it."""
-    return " \\\n  ".join(([before] if before else []) + [quoted(words) for words in lines if words])
+    return " \\\n  ".join(([before] if before else []) + [quoted(line) for line in lines if line])
 
 
 def as_yaml(resource: dict[str, Any]) -> str:
@@ -113,8 +113,8 @@ def seconds_of(text: str) -> int:
     if match is None:
         raise UsageError(f"{text!r} is not a time limit.", fix="--time 4:00:00 is four hours, --time 1-12:00:00 a day and a half")
     days, *parts = match.groups()
-    numbers = [int(part) for part in parts if part is not None]
+    values = [int(part) for part in parts if part is not None]
     if days is not None:
-        return int(days) * 86400 + sum(number * unit for number, unit in zip(numbers, (3600, 60, 1), strict=False))
-    units = {1: (60,), 2: (60, 1), 3: (3600, 60, 1)}[len(numbers)]
-    return sum(number * unit for number, unit in zip(numbers, units, strict=True))
+        return int(days) * 86400 + sum(number * unit for number, unit in zip(values, (3600, 60, 1), strict=False))
+    units = {1: (60,), 2: (60, 1), 3: (3600, 60, 1)}[len(values)]
+    return sum(number * unit for number, unit in zip(values, units, strict=True))

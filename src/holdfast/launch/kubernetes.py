@@ -16,14 +16,14 @@ def train_job(job: Job, *, image: str, volume: str, runtime: str, grace_seconds:
     if not _NAME.match(job.name):
         near = re.sub(r"[^a-z0-9]+", "-", job.name.lower()).strip("-")
         raise UsageError(f"Kubernetes takes no job of the name {job.name!r}.", fix=f"--name {near}")
-    words = [word for line in job.lines(job.name, ()) for word in line]
+    command = [word for line in job.lines(job.name, ()) for word in line]
     pod = {
         "terminationGracePeriodSeconds": grace_seconds,
         "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": volume}}],
         "containers": [{"name": "node", "volumeMounts": [{"name": "runs", "mountPath": job.folder}]}],
     }
     replicated = {"name": "node", "template": {"spec": {"template": {"spec": pod}}}}
-    trainer: dict[str, Any] = {"image": image, "command": words, "numNodes": job.nodes, "numProcPerNode": job.ranks_per_node}
+    trainer: dict[str, Any] = {"image": image, "command": command, "numNodes": job.nodes, "numProcPerNode": job.ranks_per_node}
     if job.gpus is not None:
         trainer["resourcesPerNode"] = {"limits": {"nvidia.com/gpu": str(job.gpus)}}
     return {

@@ -126,6 +126,6 @@ def submit(file: Path) -> str:
     return done.stdout.strip().partition(";")[0]
 
 
-def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SBATCH_")}
-    return subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -264,7 +264,7 @@ class _Measuring:
         for setting in search.settings():
             kept = self._took(search.best) + self._took(search.own) if self._request.seconds >= _ENOUGH else 0.0
             if self._left < self._took(search.best) + kept:
-                report.notes.append("the time was over before everything was tried: --time-limit gives it more")
+                report.notes.append("the time limit came before all settings were tried: raise it with --time-limit")
                 break
             self._try(report, setting)
         for setting in search.again():
@@ -281,14 +281,14 @@ class _Measuring:
 
     def _try(self, report: Benchmark, setting: Setting) -> None:
         begun = time.monotonic()
-        self._tell(f"measuring {setting.words} …")
+        self._tell(f"measuring {setting.description} …")
         trial = self._trial(report, setting)
         if trial.how == LATE and any(other.rate for other in report.trials if other.setting == setting):
             return  # it was measured before, and only the time ran out for the second look
         report.trials.append(trial)
         self._times[setting] = time.monotonic() - begun
         if len(report.trials) == 1 and trial.failed and trial.how not in (OUTGREW, LATE):
-            report.failed = f"your own setting ({setting.words}): {trial.failed}"
+            report.failed = f"your own setting ({setting.description}): {trial.failed}"
             report.fix = _FIXES.get(trial.how, _FIXES["raised"])
 
     def _took(self, setting: Setting) -> float:
@@ -321,14 +321,14 @@ class _Measuring:
         if "failed" in facts:
             return replace(trial, failed=_failed(facts), how=DIED if facts.get("died") else "raised")
         if answer.how == SILENT and limit < self._patience:
-            return replace(trial, failed="the time was over before its first batch", how=LATE)
+            return replace(trial, failed="the time limit came before its first batch", how=LATE)
         return replace(trial, failed=self._why(answer, limit), how=answer.how)
 
     def _why(self, answer: Answer, limit: float | None = None) -> str:
-        stuck = f"; it is stuck at {answer.words}" if answer.words and answer.how == SILENT else ""
+        stuck = f"; it is stuck at {answer.text}" if answer.text and answer.how == SILENT else ""
         within = f"no batch within {limit:.0f} s" if limit is not None else "it did not finish in time"
-        words = {SILENT: f"{within}{stuck}", OUTGREW: "it took more memory than it may", DIED: f"the process {answer.words}"}
-        return words.get(answer.how, answer.words or "it gave no answer")
+        reasons = {SILENT: f"{within}{stuck}", OUTGREW: "it took more memory than it may", DIED: f"the process {answer.text}"}
+        return reasons.get(answer.how, answer.text or "it gave no answer")
 
 
 def _failed(facts: dict[str, Any]) -> str:

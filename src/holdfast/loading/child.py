@@ -67,7 +67,7 @@ def measured_rate(
             batch = _next(drawn, batches, len(arrivals))
             if device is not None:
                 move(batch, device, non_blocking=setting.pin)
-            arrivals.append((time.perf_counter(), source.count(batch, batches and batches.given[len(arrivals)])))
+            arrivals.append((time.perf_counter(), source.count(batch, batches and batches.drawn[len(arrivals)])))
             if len(arrivals) == warm:
                 until = min(until, time.perf_counter() + seconds)
         full()
@@ -119,7 +119,7 @@ def _next(drawn: Any, batches: Batches | None, place: int) -> Any:
     except StopIteration:
         raise LoaderFailed(ValueError("the loader gives no batch"), []) from None
     except Exception as error:
-        indices = batches.given[place] if batches is not None and place < len(batches.given) else []
+        indices = batches.drawn[place] if batches is not None and place < len(batches.drawn) else []
         raise LoaderFailed(error, list(indices) if isinstance(indices, (list, tuple)) else [indices]) from error
 
 

@@ -25,7 +25,7 @@ def of_error(error: BaseException) -> str:
 
 def of_text(text: str) -> str:
     """The same of a traceback in words, as torch hands it over from a worker."""
-    frames = [(one["file"], int(one["line"]), one["name"]) for one in _IN_TEXT.finditer(text)]
+    frames = [(match["file"], int(match["line"]), match["name"]) for match in _IN_TEXT.finditer(text)]
     lines = [line for line in text.splitlines() if line and not line.startswith(" ")]
     kind, _, message = (lines[-1] if lines else "").partition(":")
     return _sentence(kind.rpartition(".")[2], message.strip(), frames)
@@ -33,7 +33,7 @@ def of_text(text: str) -> str:
 
 def where(stack: str) -> str:
     """The line of the user's code at which a process stands, by what faulthandler wrote: the newest call comes first."""
-    frames = [(one["file"], int(one["line"]), one["name"]) for one in _IN_TEXT.finditer(stack)]
+    frames = [(match["file"], int(match["line"]), match["name"]) for match in _IN_TEXT.finditer(stack)]
     return _place(frames[::-1])
 
 
@@ -47,10 +47,10 @@ def sample_of(dataset: Any, indices: Iterable[Any]) -> tuple[Any, str] | None:
     return None
 
 
-def _sentence(kind: str, words: str, frames: list[tuple[str, int, str]]) -> str:
+def _sentence(kind: str, message: str, frames: list[tuple[str, int, str]]) -> str:
     place = _place(frames)
-    words = " ".join(words.split())[:_LONGEST]
-    return f"{kind}: {words}".removesuffix(": ") + (f" ({place})" if place else "")
+    message = " ".join(message.split())[:_LONGEST]
+    return f"{kind}: {message}".removesuffix(": ") + (f" ({place})" if place else "")
 
 
 def _place(frames: list[tuple[str, int, str]]) -> str:

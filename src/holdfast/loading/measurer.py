@@ -31,11 +31,11 @@ def tree_memory(pid: int) -> int:
         processes = [process, *process.children(recursive=True)]
     private = shared = 0
     handed: dict[tuple[int, int], int] = {}
-    for one in processes:
+    for process in processes:
         with contextlib.suppress(psutil.Error, OSError):
-            own, common = _parts(one)
+            own, common = _parts(process)
             private, shared = private + own, shared + common
-            handed |= _open_shared(one.pid)
+            handed |= _open_shared(process.pid)
     return private + max(shared, sum(handed.values()))
 
 
@@ -78,7 +78,7 @@ class Answer:
     how: str
     facts: dict[str, Any] = field(default_factory=dict)
     peak: int = 0
-    words: str = ""
+    text: str = ""
     sample: str = ""  # the one that was loaded by itself when it ended
 
 
@@ -145,10 +145,10 @@ class Measurer:
         return Answer(how=DONE, facts=facts, peak=peak)
 
     def _ended(self, how: str, facts: dict[str, Any], peak: int) -> Answer:
-        words = self._stands_at() if how == SILENT else self._last_output() if how == DIED else ""
+        text = self._stands_at() if how == SILENT else self._last_output() if how == DIED else ""
         sample = Path(self._at.name).read_text(encoding="ascii", errors="replace").strip()
         self.end()
-        return Answer(how=how, facts=facts, peak=peak, words=words, sample=sample)
+        return Answer(how=how, facts=facts, peak=peak, text=text, sample=sample)
 
     def _stands_at(self) -> str:
         """The line of the user's code at which a worker, or the process itself, does not go on."""
@@ -157,10 +157,10 @@ class Measurer:
         if not hasattr(signal, "SIGUSR1"):
             return ""
         with contextlib.suppress(psutil.Error):
-            for one in reversed([psutil.Process(self._pid), *psutil.Process(self._pid).children(recursive=True)]):
+            for process in reversed([psutil.Process(self._pid), *psutil.Process(self._pid).children(recursive=True)]):
                 before = len(self._written())
                 with contextlib.suppress(psutil.Error):
-                    one.send_signal(signal.SIGUSR1)
+                    process.send_signal(signal.SIGUSR1)
                 until = time.monotonic() + _STACK_WAIT
                 while time.monotonic() < until:
                     time.sleep(_POLL)

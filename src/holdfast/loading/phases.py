@@ -82,7 +82,7 @@ class Clock:
     @contextlib.contextmanager
     def listening(self, dataset: Any) -> Iterator[bool]:
         """Calls of known functions, and of the transforms of the data set, count for their phases; true where it has some."""
-        transforms = [hook for one in _inner(dataset) for hook in _transforms(one)]
+        transforms = [hook for inner in _inner(dataset) for hook in _transforms(inner)]
         for function, phase in (*_loaded_functions(), *((hook, AUGMENT) for hook in transforms)):
             code = _code_of(function)
             if code is not None:
@@ -153,10 +153,10 @@ def _loaded_functions() -> Iterator[tuple[Any, str]]:
     files = sys.modules.get("PIL.ImageFile")
     waiting = [files.ImageFile] if files else []
     while waiting:
-        one = waiting.pop()
-        waiting += one.__subclasses__()
-        if "load" in vars(one):
-            yield one.load, DECODE
+        class_ = waiting.pop()
+        waiting += class_.__subclasses__()
+        if "load" in vars(class_):
+            yield class_.load, DECODE
 
 
 def _inner(dataset: Any, depth: int = 0) -> Iterator[Any]:
@@ -165,9 +165,9 @@ def _inner(dataset: Any, depth: int = 0) -> Iterator[Any]:
     if depth < _DEEPEST:
         own = getattr(dataset, "__dict__", {})
         several = own.get("datasets")
-        for one in [own.get("dataset"), *(several[:_MOST] if isinstance(several, (list, tuple)) else ())]:
-            if isinstance(one, Dataset):
-                yield from _inner(one, depth + 1)
+        for inner in [own.get("dataset"), *(several[:_MOST] if isinstance(several, (list, tuple)) else ())]:
+            if isinstance(inner, Dataset):
+                yield from _inner(inner, depth + 1)
 
 
 def _transforms(dataset: Any) -> Iterator[Any]:
@@ -257,16 +257,16 @@ def _of_stream(source: Source, clock: Clock, at: At, over: Callable[[], bool]) -
             at(count)
             with clock.phase(REST):
                 try:
-                    one = next(stream)
+                    sample = next(stream)
                 except StopIteration:
                     break
                 except Exception as error:
                     raise SampleFailed(count, error) from error
             count += 1
             if size is None:
-                yield one
+                yield sample
                 continue
-            group.append(one)
+            group.append(sample)
             if len(group) == size or over():
                 yield group
                 group = []

@@ -49,7 +49,7 @@ def chosen(trials: Sequence[Trial], limits: Limits) -> Trial | None:
     best = max(trial.rate or 0.0 for trial in able)
     workers = min(trial.setting.workers for trial in able if (trial.rate or 0.0) >= NEARLY * best)
     same = [trial for trial in able if trial.setting.workers == workers]
-    near = [trial for trial in same if (trial.rate or 0.0) >= _WORTH * max(one.rate or 0.0 for one in same)]
+    near = [trial for trial in same if (trial.rate or 0.0) >= _WORTH * max(other.rate or 0.0 for other in same)]
     own = next((trial.setting for trial in trials if trial.own), near[0].setting)
     return min(near, key=lambda trial: (trial.setting.differences(own), -(trial.rate or 0.0)))
 
@@ -81,7 +81,7 @@ class Setting:
         return sum(value != getattr(other, name) for name, value in asdict(self).items())
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """As one would say it."""
         parts = [f"num_workers={self.workers}"]
         parts += [f"prefetch_factor={self.prefetch}"] if self.prefetch is not None else []

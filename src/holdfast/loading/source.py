@@ -25,18 +25,18 @@ def opened(target: str, batch: int | None) -> Source:
 
 
 class Batches:
-    """The user's batches of indices, over and over, cut where they would take too long; `given` is what was handed out."""
+    """The user's batches of indices, over and over, cut where they would take too long; `drawn` holds those handed out."""
 
     def __init__(self, inner: Any, cut: int | None, *, whole: bool) -> None:
         self._inner, self._cut, self._whole = inner, cut, whole
-        self.given: list[Any] = []
+        self.drawn: list[Any] = []
 
     def __iter__(self) -> Iterator[Any]:
         while True:
-            before = len(self.given)
+            before = len(self.drawn)
             for batch in self._inner:
                 yield from self._pieces(batch)
-            if len(self.given) == before:
+            if len(self.drawn) == before:
                 return
 
     def _pieces(self, batch: Any) -> Iterator[Any]:
@@ -44,8 +44,8 @@ class Batches:
         pieces = -(-len(indices) // (self._cut or len(indices) or 1)) or 1
         size = -(-len(indices) // pieces)
         for start in range(0, len(indices), max(1, size)):  # of one size: a rest would make one worker look quick
-            self.given.append(batch if self._whole else indices[start : start + size])
-            yield self.given[-1]
+            self.drawn.append(batch if self._whole else indices[start : start + size])
+            yield self.drawn[-1]
 
 
 class Threads:

@@ -100,8 +100,8 @@ def _has_table(folder: Path) -> bool:
 
 
 def _is_split(name: str) -> bool:
-    words = words_of(name)
-    return len(words) == 1 and (split_of(words) != "train" or words[0] in ("train", "training"))
+    tokens = words_of(name)
+    return len(tokens) == 1 and (split_of(tokens) != "train" or tokens[0] in ("train", "training"))
 
 
 def _is_mlruns(folder: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.probe.follow import Follower
+from holdfast.probe.rows import Column
 from holdfast.signals.curves import Curve, Curves, Floats, Steps
 from holdfast.signals.metric_direction import better
 from holdfast.signals.run_folder import Recording, RunFolder
@@ -28,12 +29,15 @@ _ALL = 1 << 40
 def read_run(run: RunFolder) -> Curves:
     """The curves of a run's first training; empty ones if it has not begun."""
     recordings = run.recordings()
-    curves = [*_of_evaluations(recordings[0]), *_of_steps(recordings[0])] if recordings else []
-    return Curves(run.name, tuple(curves), source="holdfast")
+    if not recordings:
+        return Curves(run.name, (), source="holdfast", made_steps=0)
+    rows = Follower(recordings[0].path, "steps", ("step", "epoch", "backwards", *_STEPS)).new_rows(_ALL)
+    curves = (*_of_evaluations(recordings[0]), *_of_steps(rows))
+    made = int(rows["step"].max()) + 1 if len(rows["step"]) else 0  # they are counted from 0
+    return Curves(run.name, curves, source="holdfast", made_steps=made)
 
 
-def _of_steps(recording: Recording) -> list[Curve]:
-    rows = Follower(recording.path, "steps", ("step", "epoch", "backwards", *_STEPS)).new_rows(_ALL)
+def _of_steps(rows: dict[str, Column]) -> list[Curve]:
     rows["loss"] = of_equal_sums(rows["loss"], rows["backwards"])
     curves = []
     for name, (role, way) in _STEPS.items():

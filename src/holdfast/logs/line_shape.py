@@ -128,14 +128,15 @@ def _bare_pair(line: str, bare: re.Match[str]) -> list[tuple[Slot, Slot]]:
 def _pairs(line: str, begin: int) -> list[tuple[Slot, Slot]]:
     """What a line says about losses, metrics and settings; nothing for a line of another kind."""
     pairs: list[tuple[Slot, Slot]] = []
-    end = begin
+    end, names = begin, list[str]()
     for pair in _VALUE.finditer(line, begin):
         before, end = line[max(end, pair.start() - _LONGEST_NAME) : pair.start()], pair.end()
         named = _name_before(before)
         name = _clean(named, spaced=pair["sign"].isspace()) if named else ""
         if name and value_of(name, pair["value"]) is not None:
             stop = pair.start() - len(before) + len(before.rstrip(_QUOTES))
-            heading = _heading(line[: stop - len(name)], name)
+            heading = _heading(line[: stop - len(name)], name) or _split_of_neighbour(name, names)
+            names.append(name)
             pairs.append(((*heading, *_slot(line, stop - len(name), stop)), _slot(line, *pair.span("value"))))
     return pairs
 
@@ -152,28 +153,34 @@ def _heading(before: str, name: str) -> Slot:
     )
 
 
+def _split_of_neighbour(name: str, before: list[str]) -> Slot:
+    """`train loss 0.2 acc 0.9 | val loss 0.3 acc 0.8`: a name that comes again is of the same split as its neighbour."""
+    split = role_of(before[-1]).split if name in before else "train"
+    return (f"{split} ",) if split != "train" and role_of(name).split == "train" else ()
+
+
 def _name_before(text: str) -> str:
     """The last words of what stands before a number: letters first, one blank between two."""
-    words: list[str] = []
+    tokens: list[str] = []
     for part in reversed(text.rstrip(_QUOTES).split(" ")):
         word = _WORD.search(part)
         if word is None:
             break
-        words.append(word[0])
-        if word.start() > 0 or len(words) == _WORDS:
+        tokens.append(word[0])
+        if word.start() > 0 or len(tokens) == _WORDS:
             break
-    return " ".join(reversed(words))
+    return " ".join(reversed(tokens))
 
 
 def _clean(name: str, *, spaced: bool) -> str:
     """The name without what stands before it; empty if it names nothing that is looked for."""
-    words = name.split()
-    if spaced and role_of(words[-1]).role == "other":
+    tokens = name.split()
+    if spaced and role_of(tokens[-1]).role == "other":
         return ""
-    while words and (words[0].lower() in _POSITIONS or words[0].lower() in _FILLERS):
-        words = words[1:]
-    for start in range(len(words)):
-        rest = " ".join(words[start:])
-        if role_of(rest).role not in ("other", "seconds") and not (set(words_of(rest)) & _POSITIONS and len(words) - start > 2):
+    while tokens and (tokens[0].lower() in _POSITIONS or tokens[0].lower() in _FILLERS):
+        tokens = tokens[1:]
+    for start in range(len(tokens)):
+        rest = " ".join(tokens[start:])
+        if role_of(rest).role not in ("other", "seconds") and not (set(words_of(rest)) & _POSITIONS and len(tokens) - start > 2):
             return rest
     return ""

@@ -116,10 +116,10 @@ def _of_files(metrics: Path) -> Iterator[tuple[str, Column]]:
         column = Column()
         with file.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                words = line.split()
-                value = parse_number(words[1]) if len(words) >= 2 and line.endswith("\n") else None
+                fields = line.split()
+                value = parse_number(fields[1]) if len(fields) >= 2 and line.endswith("\n") else None
                 if value is not None:
-                    column.add(int(words[2]) if len(words) > 2 and words[2].isdigit() else 0, value)
+                    column.add(int(fields[2]) if len(fields) > 2 and fields[2].isdigit() else 0, value)
         yield file.relative_to(metrics).as_posix(), column
 
 

@@ -124,7 +124,7 @@ def _from_notebook(whole: Mapping[str, Any], path: Path, name: str) -> list[Curv
         raise LogUnreadable(f"{path} is a notebook without a loss in its outputs.", fix="run the training in it, then save it")
     if len(runs) == 1:
         return runs
-    return [Curves(f"{name} #{n}", one.curves, source=one.source, notes=one.notes) for n, one in enumerate(runs, 1)]
+    return [Curves(f"{name} #{n}", run.curves, source=run.source, notes=run.notes) for n, run in enumerate(runs, 1)]
 
 
 def _may_be_json(head: str) -> bool:

@@ -34,16 +34,16 @@ def metrics_in(lines: Iterable[str]) -> list[Metric]:
     newest = next((row["epoch"] for row, _ in reversed(rows) if "epoch" in row), None)
     times = Counter(metric.name for _, metrics in rows for metric in metrics)
     later: Counter[str] = Counter()
-    found: list[Metric] = []
+    printed: list[Metric] = []
     for row, metrics in reversed(rows):
         kept = [metric for metric in metrics if times[metric.name] > 1 or not any(times[name] > 1 for name in later)]
         named = newest is not None and "epoch" in row
         back = int(newest - row["epoch"]) if named else min((later[metric.name] for metric in kept), default=0)  # type: ignore[operator]
         epoch = int(row["epoch"]) if "epoch" in row else None
-        found += [metric._replace(back=max(0, back), epoch=epoch) for metric in reversed(kept)]
+        printed += [metric._replace(back=max(0, back), epoch=epoch) for metric in reversed(kept)]
         later.update(metric.name for metric in kept)
-    splits = {metric.name: metric.split for metric in found if metric.split is not None}
-    return [metric._replace(split=splits.get(metric.name)) for metric in reversed(found)]
+    splits = {metric.name: metric.split for metric in printed if metric.split is not None}
+    return [metric._replace(split=metric.split or splits.get(metric.name)) for metric in reversed(printed)]
 
 
 def _of_row(row: Mapping[str, float]) -> Iterator[Metric]:
@@ -79,4 +79,4 @@ def _alike(name: str, other: str) -> bool:
 
 def _same_value(printed: float, measured: float) -> bool:
     """The same number, rounded or in percent."""
-    return any(abs(one - measured) <= _ROUNDED * abs(measured) for one in (printed, printed / 100)) or printed == measured
+    return any(abs(value - measured) <= _ROUNDED * abs(measured) for value in (printed, printed / 100)) or printed == measured

@@ -38,10 +38,10 @@ def words_of(name: str) -> list[str]:
 @lru_cache(maxsize=8192)
 def role_of(name: str) -> Role:
     """The role of a column."""
-    words = words_of(name)
-    split = split_of(words)
-    together = set(words)
-    if {"learning", "rate"} <= together or together & _LR or any(re.fullmatch(r"(lr|pg)\d+", word) for word in words):
+    tokens = words_of(name)
+    split = split_of(tokens)
+    together = set(tokens)
+    if {"learning", "rate"} <= together or together & _LR or any(re.fullmatch(r"(lr|pg)\d+", word) for word in tokens):
         return Role("lr", "train")
     if "norm" in together or "gradnorm" in together:
         return Role("norm", "train")
@@ -59,25 +59,25 @@ def role_of(name: str) -> Role:
         return Role("memory", split)
     if together & {"util", "utilisation", "utilization"}:
         return Role("utilisation", split)
-    if any(word in _LOSS or (word.endswith("loss") and word != "lossless") for word in words):
+    if any(word in _LOSS or (word.endswith("loss") and word != "lossless") for word in tokens):
         return Role("loss", split, "lower")
-    way = better("_".join(words)) or ("lower" if together & _LOWER_METRICS else None)
-    if way is None and any(re.fullmatch(r"(m?ap|iou|acc|rouge|bleu|f|top|hits?|ndcg|recall)\d*[a-z]?", word) for word in words):
+    way = better("_".join(tokens)) or ("lower" if together & _LOWER_METRICS else None)
+    if way is None and any(re.fullmatch(r"(m?ap|iou|acc|rouge|bleu|f|top|hits?|ndcg|recall)\d*[a-z]?", word) for word in tokens):
         way = "higher"
-    return Role("metric", "val" if split == "train" and _names_metrics(words) else split, way) if way else Role("other", split)
+    return Role("metric", "val" if split == "train" and _names_metrics(tokens) else split, way) if way else Role("other", split)
 
 
-def split_of(words: list[str]) -> str:
+def split_of(tokens: list[str]) -> str:
     """The split that a name speaks of; without a word for it, the training's."""
-    together = set(words)
-    if together & _VAL or any(word.startswith("valid") for word in words):
+    together = set(tokens)
+    if together & _VAL or any(word.startswith("valid") for word in tokens):
         return "val"
     return "test" if together & _TEST and not together & _TRAIN else "train"
 
 
-def _names_metrics(words: list[str]) -> bool:
+def _names_metrics(tokens: list[str]) -> bool:
     """Ultralytics and others keep what they measure on held-out data under `metrics/`."""
-    return "metrics" in words and not set(words) & _TRAIN
+    return "metrics" in tokens and not set(tokens) & _TRAIN
 
 
 def is_total(name: str) -> bool:

@@ -151,6 +151,6 @@ def _rank(curve: Curve) -> int:
     """Metrics first, and of these the one that sums up most: precision and recall each tell half of it."""
     if curve.role != "metric":
         return 9
-    words = set(words_of(curve.name))
-    place = next((number for number, some in enumerate(_SUMS_UP) if words & some), 6)
-    return 8 if words & {"precision", "recall"} else place
+    tokens = set(words_of(curve.name))
+    place = next((number for number, some in enumerate(_SUMS_UP) if tokens & some), 6)
+    return 8 if tokens & {"precision", "recall"} else place

@@ -45,10 +45,10 @@ def _of_one_rank(lines: Iterable[str]) -> Iterator[tuple[Shape, list[str]]]:
     """The lines that the lowest rank wrote, or that name none; what a carriage return writes over stands apart."""
     lowest = 1 << 30
     for line in lines:
-        for one in line.replace("\b", "").split("\r") if "\r" in line or "\b" in line else (line,):
-            if not one or len(one) > _LONGEST or (len(one) > _LONG and _DIGIT.search(one) is None):
+        for text in line.replace("\b", "").split("\r") if "\r" in line or "\b" in line else (line,):
+            if not text or len(text) > _LONGEST or (len(text) > _LONG and _DIGIT.search(text) is None):
                 continue
-            parts = parts_of(one)
+            parts = parts_of(text)
             shape = shape_of(parts)
             if shape.rank is not None:
                 rank = int(filled(shape.rank, parts))

@@ -33,8 +33,8 @@ def known_schema(name: str, schemas: Iterable[pa.Schema] = ()) -> pa.Schema:
     """The columns of a table as Arrow: this version's, then those that only the files have."""
     fields = {c.name: pa.field(c.name, _TYPES[c.kind]) for c in TABLES[name].columns} if name in TABLES else {}
     for schema in schemas:
-        for one in schema:
-            fields.setdefault(one.name, pa.field(one.name, STRING if pa.types.is_dictionary(one.type) else one.type))
+        for field in schema:
+            fields.setdefault(field.name, pa.field(field.name, STRING if pa.types.is_dictionary(field.type) else field.type))
     return pa.schema(list(fields.values()))
 
 
@@ -47,10 +47,10 @@ def segment_table(segment: Segment, schema: pa.Schema, names: pa.Array | None = 
     """A raw segment's rows, in the columns of `schema`; they stay in the mapped file unless they are strings."""
     kinds = {column.name: column.kind for column in segment.columns}
     arrays = [
-        _to_arrow(segment.column(one.name), kinds[one.name], names, one.type)
-        if one.name in kinds
-        else pa.nulls(segment.rows, one.type)
-        for one in schema
+        _to_arrow(segment.column(field.name), kinds[field.name], names, field.type)
+        if field.name in kinds
+        else pa.nulls(segment.rows, field.type)
+        for field in schema
     ]
     return pa.Table.from_arrays(arrays, schema=schema)
 
@@ -61,7 +61,7 @@ def read_names(folder: Path) -> pa.Array:
 
 
 def _has_strings(schema: pa.Schema) -> bool:
-    return any(pa.types.is_dictionary(one.type) for one in schema)
+    return any(pa.types.is_dictionary(field.type) for field in schema)
 
 
 def _to_arrow(values: npt.NDArray[Any], kind: Kind, names: pa.Array | None, wanted: pa.DataType) -> pa.Array:

@@ -40,9 +40,9 @@ def ranks_to_ask(run: RunFolder, rank: int | None = None) -> list[Recording]:
     """The ranks that can be asked, or the one that is named. Raises NoSuchRun or ControlUnreachable, in words."""
     ranks = listening(run)
     if rank is not None:
-        chosen = [one for one in ranks if one.rank == rank]
+        chosen = [recording for recording in ranks if recording.rank == rank]
         if not chosen:
-            there = ", ".join(str(one.rank) for one in ranks)
+            there = ", ".join(str(recording.rank) for recording in ranks)
             raise NoSuchRun(
                 f"rank {rank} of {run.name} cannot be asked{f'; these can: {there}' if there else ''}.", fix="holdfast ps"
             )
@@ -50,8 +50,12 @@ def ranks_to_ask(run: RunFolder, rank: int | None = None) -> list[Recording]:
     if ranks:
         return ranks
     recordings = run.recordings()
+    if not recordings and run.info().get("ended"):
+        fix = f"holdfast diagnose {run.target} shows why; `holdfast ps` lists the live runs"
+        raise ControlUnreachable(f"{run.name} ended before its first step.", fix=fix)
     if not recordings:
-        raise ControlUnreachable(f"{run.name} has not made a step yet.", fix="holdfast backtrace shows what it is doing")
+        fix = f"holdfast backtrace {run.target} shows what it is doing"
+        raise ControlUnreachable(f"{run.name} has not made a step yet.", fix=fix)
     ask(recordings[-1], {"do": "where"}, seconds=2.0)  # says what is wrong
     raise ControlUnreachable(f"no rank of {run.name} answers.", fix="holdfast ps")
 
@@ -118,20 +122,20 @@ def _step_ahead(states: list[dict[str, Any]], seconds: float) -> tuple[int, floa
 
 def _has_arrived(recordings: Sequence[Rank], number: Any, at: int) -> bool:
     """Whether every rank has the request before it, or is past it already."""
-    states = [one.answer for one in _ask_each(recordings, {"do": "where"}, 5.0)]
+    states = [reply.answer for reply in _ask_each(recordings, {"do": "where"}, 5.0)]
     return all(number in (state.get("waiting") or ()) or int(state.get("step") or 0) >= at for state in states)
 
 
 def _ask_each(recordings: Sequence[Rank], request: Request, seconds: float) -> list[RankAnswer]:
     def work(group: list[Rank]) -> list[RankAnswer]:
         answers = ask_group(group, request, seconds=seconds)
-        return [_as_answer(one, answer) for one, answer in zip(group, answers, strict=True)]
+        return [_as_answer(recording, answer) for recording, answer in zip(group, answers, strict=True)]
 
     groups = grouped_by_server(recordings)
     if len(groups) == 1:
         return work(groups[0])
     with ThreadPoolExecutor(min(_AT_ONCE, len(groups))) as pool:
-        by_recording = {one.recording: one for part in pool.map(work, groups) for one in part}
+        by_recording = {reply.recording: reply for part in pool.map(work, groups) for reply in part}
     return [by_recording[recording] for recording in recordings]
 
 

@@ -50,10 +50,12 @@ class Cluster:
     def ask(self, job: Callable[[There], One]) -> list[tuple[There, One]]:
         """Ask all servers at the same time; those that fail are added to `problems`."""
         answers = at_once(job, self.there)
-        for one, answer in zip(self.there, answers, strict=True):
+        for there, answer in zip(self.there, answers, strict=True):
             if isinstance(answer, HoldfastError):
-                self.problems[str(one.remote)] = answer
-        return [(one, answer) for one, answer in zip(self.there, answers, strict=True) if not isinstance(answer, HoldfastError)]
+                self.problems[str(there.remote)] = answer
+        return [
+            (there, answer) for there, answer in zip(self.there, answers, strict=True) if not isinstance(answer, HoldfastError)
+        ]
 
     def check(self, answered: int) -> None:
         """Raise what went wrong if nobody answered."""
@@ -79,7 +81,10 @@ def find(targets: Sequence[str], *, everything: bool = False, live: bool = False
     for remote, answer in zip(remotes, at_once(_meet, remotes), strict=True):
         if isinstance(answer, HoldfastError):
             cluster.problems[str(remote)] = answer
-        elif any(answer.server == one.server and answer.remote.address.run == one.remote.address.run for one in cluster.there):
+        elif any(
+            answer.server == earlier.server and answer.remote.address.run == earlier.remote.address.run
+            for earlier in cluster.there
+        ):
             cluster.notes.append(f"{remote} is the same server as one before it; it is asked once")
         else:
             cluster.there.append(answer)
@@ -91,8 +96,8 @@ def states_of(cluster: Cluster) -> list[tuple[str, RunState]]:
     """The state of every run, here and there, each with its machine."""
     own = socket.gethostname()
     by_host = [(str(run.info().get("host") or own), read_state(run)) for run in cluster.here]
-    for one, states in cluster.ask(lambda one: [RunState.from_dict(state) for state in one.remote.get("/v1/states")]):
-        by_host += [(one.host, state) for state in states]
+    for there, states in cluster.ask(lambda there: [RunState.from_dict(state) for state in there.remote.get("/v1/states")]):
+        by_host += [(there.host, state) for state in states]
     cluster.check(len(by_host))
     return by_host
 
@@ -106,8 +111,8 @@ def at_once(job: Callable[[One], Other], items: Iterable[One]) -> list[Other | H
         except HoldfastError as error:
             return error
         except (KeyError, TypeError, ValueError) as error:
-            words = f"{item} does not answer as this version expects ({type(error).__name__}: {error})."
-            return Unreachable(words, fix="install the same version on both machines")
+            problem = f"{item} does not answer as this version expects ({type(error).__name__}: {error})."
+            return Unreachable(problem, fix="install the same version on both machines")
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return list(pool.map(work, items))

@@ -22,7 +22,7 @@ def query_all(cluster: Cluster, sql: str, *, limit: int = 1000, timeout: float =
     if len(cluster.there) == 1 and not cluster.here:
         return _query_there(cluster.there[0], sql, limit, timeout)
     until = time.monotonic() + timeout
-    sources = [RemoteRuns(one.remote, runs, seconds=timeout) for one, runs in without_doubles(cluster)]
+    sources = [RemoteRuns(there.remote, runs, seconds=timeout) for there, runs in without_doubles(cluster)]
     here: list[Source] = [LocalRun(run, labelled=True) for run in cluster.here]
     while True:
         answer = _try([*here, *sources], sql, limit, until, timeout)
@@ -41,7 +41,7 @@ def describe_cluster(cluster: Cluster) -> list[TableInfo]:
     """The tables of all of them together."""
     if cluster.is_one_run_here:
         return describe([LocalRun(cluster.here[0])])
-    distant = [RemoteRuns(one.remote, runs, seconds=_SECONDS) for one, runs in without_doubles(cluster)]
+    distant = [RemoteRuns(there.remote, runs, seconds=_SECONDS) for there, runs in without_doubles(cluster)]
     infos = describe([*(LocalRun(run, labelled=True) for run in cluster.here), *distant])
     cluster.problems.update({str(source.remote): source.problem for source in distant if source.problem is not None})
     cluster.check(len(cluster.here) + sum(source.problem is None for source in distant))
@@ -52,13 +52,13 @@ def without_doubles(cluster: Cluster) -> list[tuple[There, list[str]]]:
     """The runs to read of each server: one that several have, because they share a folder, is read once."""
     seen = {mark_of(run.info()) for run in cluster.here}
     chosen = []
-    for one in cluster.there:
-        names = [name for name, mark in one.runs.items() if mark not in seen]
-        if len(names) < len(one.runs):
-            cluster.notes.append(f"{one.remote} has a run that was found before; it is read once")
-        seen.update(one.runs.values())
+    for there in cluster.there:
+        names = [name for name, mark in there.runs.items() if mark not in seen]
+        if len(names) < len(there.runs):
+            cluster.notes.append(f"{there.remote} has a run that was found before; it is read once")
+        seen.update(there.runs.values())
         if names:
-            chosen.append((one, names))
+            chosen.append((there, names))
     return chosen
 
 

@@ -30,14 +30,16 @@ def crews_of(cluster: Cluster, rank: int | None = None) -> list[Crew]:
             every_crew.append(_here(here, rank))
         except HoldfastError as error:
             cluster.problems[here.name] = error
-    for one, crews in cluster.ask(lambda one: one.remote.get("/v1/ranks")):
+    for there, crews in cluster.ask(lambda there: there.remote.get("/v1/ranks")):
         for crew in crews:
             run = str(crew["run"])
-            ranks = [FarRank(n, run, one.host, one.runs.get(run, run), one.remote) for n in crew["ranks"] if rank in (None, n)]
+            ranks = [
+                FarRank(n, run, there.host, there.runs.get(run, run), there.remote) for n in crew["ranks"] if rank in (None, n)
+            ]
             every_crew.append(Crew(list(ranks), set(crew["known"]), crew["world"]))
             if rank is None and not ranks:
-                over = f"no rank of {run} on {one.host} can be asked: its training is over, or has not begun."
-                cluster.problems[f"{one}/{run}"] = NoSuchRun(over, fix=f"holdfast ps -t {one}")
+                over = f"no rank of {run} on {there.host} can be asked: its training is over, or has not begun."
+                cluster.problems[f"{there}/{run}"] = NoSuchRun(over, fix=f"holdfast ps -t {there}")
     cluster.check(sum(len(crew.ranks) for crew in every_crew))
     if not any(crew.ranks for crew in every_crew):
         raise NoSuchRun(f"no rank {rank} of these runs can be asked.", fix="holdfast ps -t … shows the ranks")
@@ -52,15 +54,17 @@ def _here(run: Any, rank: int | None) -> Crew:
 
 def refuse_several(cluster: Cluster) -> None:
     """A server of several runs was named, and not which of them: code and changes are for one run."""
-    for one in cluster.there:
-        if len(one.runs) > 1:
-            first = next(iter(one.runs))
-            raise UsageError(f"{one} serves several runs: {', '.join(one.runs)}.", fix=f"name one: -t {one}/{first}; or --all")
+    for there in cluster.there:
+        if len(there.runs) > 1:
+            first = next(iter(there.runs))
+            raise UsageError(
+                f"{there} serves several runs: {', '.join(there.runs)}.", fix=f"name one: -t {there}/{first}; or --all"
+            )
 
 
 def ranks_in(crews: Sequence[Crew]) -> list[Rank]:
     """All of them, by number."""
-    return sorted((rank for crew in crews for rank in crew.ranks), key=lambda one: one.rank)
+    return sorted((rank for crew in crews for rank in crew.ranks), key=lambda rank: rank.rank)
 
 
 def refuse_part(cluster: Cluster, crews: Sequence[Crew]) -> None:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import DamagedSegment
 from holdfast.probe.arrow import read_names, segment_schema, segment_table
-from holdfast.probe.pieces import half_made, num_segments, numbers, parquet_path, table_names
+from holdfast.probe.pieces import half_made, num_segments, parquet_path, segment_numbers, table_names
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.segment import SUFFIX, Segment
 
@@ -56,7 +56,7 @@ def compact(folder: Path, *, final: bool = False, done: Compacted | None = None,
         if num_segments(folder / name) < at_least:
             continue
         _sweep(folder / name)
-        for number in numbers(folder / name):
+        for number in segment_numbers(folder / name):
             path = folder / name / f"{number:06d}{SUFFIX}"
             with contextlib.suppress(FileNotFoundError):
                 _compact_one(folder, path, parquet_path(folder / name, number), final, done)
@@ -115,8 +115,8 @@ def _encodings(schema: pa.Schema) -> dict[str, Any]:
     """Bytes of floats apart, integers as differences: a third smaller than the usual dictionaries, and faster both ways."""
     plain = {pa.float64(): "BYTE_STREAM_SPLIT", pa.int64(): "DELTA_BINARY_PACKED"}
     return {
-        "use_dictionary": [one.name for one in schema if one.type not in plain],
-        "column_encoding": {one.name: plain[one.type] for one in schema if one.type in plain},
+        "use_dictionary": [column.name for column in schema if column.type not in plain],
+        "column_encoding": {column.name: plain[column.type] for column in schema if column.type in plain},
     }
 
 

@@ -24,11 +24,11 @@ _LEFT_THERE = ("stacks",)  # large, and what they say is in the journal
 
 def copies(target: str, folder: Path) -> Iterator[RunFolder]:
     """Each run that the server has, or the one that the target names, as a run folder in `folder`."""
-    for one in find([target]).there:
-        for name in one.runs:
+    for there in find([target]).there:
+        for name in there.runs:
             if not _is_plain(name):
-                raise Unreachable(f"{one.remote} serves a run {name!r}: no run is named so.", fix="ask a server that you trust")
-            yield _copy(one, name, folder)
+                raise Unreachable(f"{there.remote} serves a run {name!r}: no run is named so.", fix="ask a server that you trust")
+            yield _copy(there, name, folder)
 
 
 def _is_plain(name: str) -> bool:
@@ -56,7 +56,7 @@ def _copy_table(source: RemoteRuns, name: str, run: RunFolder) -> None:
     table = source.open(name)
     for part in table.distant:
         rows = part.load(part.schema.names)
-        columns = [one for one in table.schema.names if one in rows.column_names]
+        columns = [column for column in table.schema.names if column in rows.column_names]
         if name in SEEN_FROM_OUTSIDE:
             _write(rows.select(columns), run.path / "host" / name)
             continue

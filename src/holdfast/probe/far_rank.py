@@ -42,7 +42,9 @@ def ask_there(ranks: Sequence[FarRank], request: dict[str, Any], *, seconds: flo
     """Have the server there ask ranks of one run at the same time; their answers, or in words why there is none."""
     body = {"request": request, "ranks": [rank.rank for rank in ranks], "seconds": seconds}
     try:
-        by_rank = {one["rank"]: one for one in ranks[0].remote.post("/v1/ask", body, seconds=seconds + _SPARE, run=ranks[0].run)}
+        by_rank = {
+            reply["rank"]: reply for reply in ranks[0].remote.post("/v1/ask", body, seconds=seconds + _SPARE, run=ranks[0].run)
+        }
     except HoldfastError as error:
         return [ControlUnreachable(error.problem, fix=error.fix)] * len(ranks)
     return [_reply(rank, by_rank.get(rank.rank, {})) for rank in ranks]
@@ -69,7 +71,9 @@ def ask_group(ranks: Sequence[Rank], request: dict[str, Any], *, seconds: float)
     """Ask a group of `grouped_by_server`."""
     far = [rank for rank in ranks if isinstance(rank, FarRank)]
     near = [rank for rank in ranks if not isinstance(rank, FarRank)]
-    return ask_there(far, request, seconds=seconds) if far else [ask_rank(one, request, seconds=seconds) for one in near]
+    return (
+        ask_there(far, request, seconds=seconds) if far else [ask_rank(recording, request, seconds=seconds) for recording in near]
+    )
 
 
 def name_of(rank: Rank) -> str:
@@ -77,17 +81,28 @@ def name_of(rank: Rank) -> str:
     return f"{rank.host} rank {rank.rank}" if isinstance(rank, FarRank) else f"rank {rank.rank}"
 
 
+def names_of(ranks: Sequence[Rank]) -> list[str]:
+    """The name of each; where two are alike, the run's name comes first: `first rank 0`, `second rank 0`."""
+    names = [name_of(rank) for rank in ranks]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{_run_of(rank)} {name}" for rank, name in zip(ranks, names, strict=True)]
+
+
 def whose(rank: Rank) -> dict[str, Any]:
     """The same for `--json`."""
-    if isinstance(rank, FarRank):
-        return {"host": rank.host, "run": rank.run, "rank": rank.rank}
-    return {"rank": rank.rank}
+    host = {"host": rank.host} if isinstance(rank, FarRank) else {}
+    return {**host, "run": _run_of(rank), "rank": rank.rank}
+
+
+def _run_of(rank: Rank) -> str:
+    return rank.run if isinstance(rank, FarRank) else rank.path.parent.name
 
 
 def common_number(ranks: Iterable[Rank]) -> int:
     """One number for a change to all of these ranks, new in every run that they belong to. Raises OSError or HoldfastError."""
     runs = {(rank.mark if isinstance(rank, FarRank) else str(rank.path.parent)): rank for rank in ranks}
-    taken = {key: _next(one, 0) for key, one in runs.items()}
+    taken = {key: _next(run, 0) for key, run in runs.items()}
     while behind := [key for key, number in taken.items() if number < max(taken.values())]:
         taken |= {key: _next(runs[key], max(taken.values())) for key in behind}
     return max(taken.values())

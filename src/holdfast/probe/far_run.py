@@ -18,12 +18,12 @@ class FarRun:
     """One run of a server."""
 
     def __init__(self, target: str) -> None:
-        (one,) = find([target]).there
-        if len(one.runs) > 1:
-            names = ", ".join(one.runs)
-            raise UsageError(f"{one} serves several runs: {names}.", fix=f"name one: -t {one}/{next(iter(one.runs))}")
-        self._remote, self.name = one.remote, next(iter(one.runs))
-        self.reader = FarJournal(one.remote, self.name)
+        (there,) = find([target]).there
+        if len(there.runs) > 1:
+            names = ", ".join(there.runs)
+            raise UsageError(f"{there} serves several runs: {names}.", fix=f"name one: -t {there}/{next(iter(there.runs))}")
+        self._remote, self.name = there.remote, next(iter(there.runs))
+        self.reader = FarJournal(there.remote, self.name)
 
     def look(self, events: Sequence[Event], *, rows: int = _ROWS) -> Glance:
         """As `probe.glance.look`, by whoever serves it."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from holdfast.errors import DamagedSegment
-from holdfast.probe.pieces import numbers, parquet_path
+from holdfast.probe.pieces import parquet_path, segment_numbers
 from holdfast.probe.rows import Column, _empty, _from_parquet, _from_segment, _kind, _text, in_order
 from holdfast.signals.run_folder import printed_folder
 from holdfast.signals.schema import Kind
@@ -23,7 +23,7 @@ class Follower:
         self._columns = tuple(columns)
         folders = (folder, printed_folder(folder)) if table == "evaluations" else (folder,)
         timed = columns if len(folders) == 1 else tuple(dict.fromkeys((*columns, "time")))
-        self._parts = [_PartFollower(one, table, timed) for one in folders]
+        self._parts = [_PartFollower(part, table, timed) for part in folders]
 
     @property
     def position(self) -> list[list[int]]:
@@ -88,7 +88,7 @@ class _PartFollower:
     def _take_parquet(self, folder: Path, at_most: int) -> tuple[dict[str, Column] | None, bool]:
         path = parquet_path(folder, self.number)
         if not path.exists():  # not made yet; or lost, and then there are later ones
-            return None, self._advance(any(number > self.number + 1 for number in numbers(folder)))
+            return None, self._advance(any(number > self.number + 1 for number in segment_numbers(folder)))
         whole = _from_parquet(path, self._table, self._columns, 1 << 40)
         rows = len(whole[self._columns[0]])
         part = self._cut({name: values[self.read :] for name, values in whole.items()}, at_most)

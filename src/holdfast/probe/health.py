@@ -91,7 +91,7 @@ def watched_resume(events: Sequence[Event], step: int | None) -> tuple[str, str]
     verdict = "healthy" if rows[-1] is begun else str(rows[-1].get("verdict"))
     done = max(0, step + 1 - (whole_number(begun.get("step")) or 0))
     at = whole_number(begun.get("at"))
-    where = "resumed" if at is None else f"resumed at {at:,}"
+    where = "resumed" if at is None else f"resumed at step {at:,}"
     return f"{where}, watching: {verdict}, {min(done, limit)} of {limit} steps", ""
 
 
@@ -119,7 +119,7 @@ def _recent(event: Event, step: int | None, now: float) -> bool:
 
 
 def _at(event: Event) -> str:
-    return f" at {event.step}" if event.step is not None else ""
+    return f" (step {event.step:,})" if event.step is not None else ""
 
 
 def run_health(folder_exists: bool, alive: bool, over: str | None, ranks: Sequence[tuple[str, str]]) -> tuple[str, str]:

@@ -19,7 +19,7 @@ class Meaning:
     """A cause by its code, in words, with what could be changed."""
 
     cause: str
-    words: str
+    text: str
     fixes: tuple[str, ...]
 
 
@@ -100,11 +100,11 @@ def _division(answer: Mapping[str, Any]) -> Meaning | None:
 def _root(answer: Mapping[str, Any]) -> Meaning | None:
     operand = _tensor(answer)
     if operand.get("negative"):
-        words = f"The square root of a negative number is NaN: {_of(operand, 'negative', 'negative')}."
-        return Meaning("root-of-negative", words, ("keep the argument above zero: x.clamp_min(0)",))
+        text = f"The square root of a negative number is NaN: {_of(operand, 'negative', 'negative')}."
+        return Meaning("root-of-negative", text, ("keep the argument above zero: x.clamp_min(0)",))
     if operand.get("zeros"):
-        words = f"One over the square root of zero is infinite: {_of(operand, 'zeros', '0')}."
-        return Meaning("division-by-zero", words, ("add a small number inside the root: torch.rsqrt(x + 1e-8)",))
+        text = f"One over the square root of zero is infinite: {_of(operand, 'zeros', '0')}."
+        return Meaning("division-by-zero", text, ("add a small number inside the root: torch.rsqrt(x + 1e-8)",))
     return None
 
 
@@ -112,10 +112,10 @@ def _exponential(answer: Mapping[str, Any]) -> Meaning:
     operand = _tensor(answer)
     largest, kind = operand.get("max"), str(operand.get("dtype", "float32"))
     edge = {"float16": "11.1", "float64": "709.8"}.get(kind, "88.7")
-    words = f"The exponential overflows: its largest argument is {_short(largest)}; in {kind}, exp(x) is infinite beyond {edge}."
+    text = f"The exponential overflows: its largest argument is {_short(largest)}; in {kind}, exp(x) is infinite beyond {edge}."
     return Meaning(
         "overflow",
-        words,
+        text,
         (
             "use the function that is written for it: softmax, logsumexp, log_softmax, softplus",
             "or bound the argument: torch.exp(x.clamp(max=20))",
@@ -128,11 +128,11 @@ def _power(answer: Mapping[str, Any]) -> Meaning | None:
     base = _tensor(answer)
     exponent = next((operand["value"] for operand in answer.get("operands", ()) if "value" in operand), None)
     if base.get("negative") and isinstance(exponent, float) and not exponent.is_integer():
-        words = f"A negative number has no power {exponent}: {_of(base, 'negative', 'negative')}."
-        return Meaning("root-of-negative", words, ("keep the base above zero: x.clamp_min(0)",))
+        text = f"A negative number has no power {exponent}: {_of(base, 'negative', 'negative')}."
+        return Meaning("root-of-negative", text, ("keep the base above zero: x.clamp_min(0)",))
     if base.get("zeros") and isinstance(exponent, (int, float)) and exponent < 0:
-        words = f"Zero to the power {exponent} is infinite: {_of(base, 'zeros', '0')}."
-        return Meaning("division-by-zero", words, ("add a small number to the base: (x + 1e-8) ** p",))
+        text = f"Zero to the power {exponent} is infinite: {_of(base, 'zeros', '0')}."
+        return Meaning("division-by-zero", text, ("add a small number to the base: (x + 1e-8) ** p",))
     return None
 
 
@@ -153,8 +153,8 @@ def _softmax(answer: Mapping[str, Any]) -> Meaning | None:
 def _spread(answer: Mapping[str, Any]) -> Meaning | None:
     operand = _tensor(answer)
     if 1 in operand.get("shape", ()) or 0 in operand.get("shape", ()):
-        words = f"The standard deviation of a single value is 0 / 0 (shape {operand['shape']})."
-        return Meaning("too-few-values", words, ("use unbiased=False (correction=0), or at least two values",))
+        text = f"The standard deviation of a single value is 0 / 0 (shape {operand['shape']})."
+        return Meaning("too-few-values", text, ("use unbiased=False (correction=0), or at least two values",))
     return None
 
 
@@ -199,19 +199,19 @@ def _overflow(answer: Mapping[str, Any]) -> Meaning:
     output = answer.get("output") or {}
     kind = str(output.get("dtype", "float32"))
     largest = max((abs(operand.get(key) or 0.0) for operand in answer.get("operands", ()) for key in ("min", "max")), default=0.0)
-    words = f"The result exceeds the range of {kind} ({_LIMITS.get(kind, 'its limit')}); largest operand {_short(largest)}."
+    text = f"The result exceeds the range of {kind} ({_LIMITS.get(kind, 'its limit')}); largest operand {_short(largest)}."
     fixes = ["lower the learning rate, clip gradients: values this large have grown over steps"]
     if kind == "float16":
         fixes = [_FULL_PRECISION, "use bfloat16, which has the range of float32", *fixes]
-    return Meaning("overflow", words, tuple(fixes))
+    return Meaning("overflow", text, tuple(fixes))
 
 
 def _by_numbers(answer: Mapping[str, Any], name: str) -> Meaning:
     output = answer.get("output") or {}
     if (output.get("inf") or output.get("minus_inf")) and name not in ("inverse", "linalg_inv_ex", "linalg_solve_ex"):
         return _overflow(answer)
-    words = f"{name} gave NaN on finite operands: they are outside its domain, or a sum inside it overflowed."
-    return Meaning("unknown", words, ("compare the values above with the domain of the function", _FULL_PRECISION))
+    text = f"{name} gave NaN on finite operands: they are outside its domain, or a sum inside it overflowed."
+    return Meaning("unknown", text, ("compare the values above with the domain of the function", _FULL_PRECISION))
 
 
 def _short(value: float | None) -> str:

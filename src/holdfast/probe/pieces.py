@@ -41,7 +41,7 @@ def table_names(folder: Path) -> list[str]:
         return []
 
 
-def numbers(folder: Path) -> list[int]:
+def segment_numbers(folder: Path) -> list[int]:
     """Numbers that may have a file, in order.
 
     A listing made while a file is renamed can miss both names, so the gaps, and one number more, are part of it.
@@ -106,11 +106,11 @@ def newest_raw(folder: Path) -> str | None:
 
 def newest_first(folder: Path) -> Iterator[tuple[int, Segment | Path]]:
     """Open the files of a table one by one, newest first: who needs only the last rows opens only the last files."""
-    for number in reversed(numbers(folder)):
-        one = Pieces()
-        _open_one(one, folder, number, is_newest=True)
-        yield from one.segments
-        yield from one.parquet
+    for number in reversed(segment_numbers(folder)):
+        pieces = Pieces()
+        _open_one(pieces, folder, number, is_newest=True)
+        yield from pieces.segments
+        yield from pieces.parquet
 
 
 def _open_one(pieces: Pieces, folder: Path, number: int, *, is_newest: bool, is_raw: bool = False) -> None:

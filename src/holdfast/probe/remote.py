@@ -72,8 +72,8 @@ class Remote:
         except TimeoutError as error:
             raise Unreachable(f"{self} did not answer in time.", fix="try again; is the machine overloaded?") from error
         except ssl.SSLCertVerificationError as error:
-            words = f"the certificate of {self} is not trusted: {error.verify_message}."
-            raise Unreachable(words, fix="name its certificate: HOLDFAST_CA=cert.pem") from error
+            problem = f"the certificate of {self} is not trusted: {error.verify_message}."
+            raise Unreachable(problem, fix="name its certificate: HOLDFAST_CA=cert.pem") from error
         except ssl.SSLError as error:
             raise Unreachable(f"{self} does not speak TLS ({error.reason}).", fix=f"without TLS: -t http://{self}") from error
         except http.client.IncompleteRead as error:
@@ -92,8 +92,8 @@ class Remote:
         if not self.address.tls and _speaks_tls(self.address):
             return Unreachable(f"{self} speaks TLS.", fix=f"use TLS: -t https://{self}")
         if isinstance(error, http.client.RemoteDisconnected):
-            words = "it has too many clients, it just ended, or it is not a Holdfast server"
-            return Unreachable(f"{self} closed the connection without an answer: {words}.", fix=_NOT_OURS)
+            reasons = "it has too many clients, it just ended, or it is not a Holdfast server"
+            return Unreachable(f"{self} closed the connection without an answer: {reasons}.", fix=_NOT_OURS)
         return Unreachable(f"{self} is not a Holdfast server.", fix=_NOT_OURS)
 
     def _connection(self) -> http.client.HTTPConnection:
@@ -115,8 +115,8 @@ class Remote:
         if not isinstance(protocol, int):
             raise http.client.HTTPException("not ours")
         if protocol != _SPEAKS:
-            words = f"{self} is Holdfast {content.get('holdfast')}, which this version does not understand."
-            raise Unreachable(words, fix="install the same version on both machines")
+            problem = f"{self} is Holdfast {content.get('holdfast')}, which this version does not understand."
+            raise Unreachable(problem, fix="install the same version on both machines")
         self._greeted = time.monotonic()
 
     def _send(

@@ -36,9 +36,9 @@ class RemoteRuns:
         if about is not None:
             part = RemotePart(self, name, about)
             table.distant = [part]
-            table.warnings = [f"{self.remote}: {words}" for words in part.warnings]
+            table.warnings = [f"{self.remote}: {warning}" for warning in part.warnings]
             whose = {field.name for field in table.owner_fields}
-            table.schema = pa.schema([one for one in part.schema if one.name not in whose])
+            table.schema = pa.schema([field for field in part.schema if field.name not in whose])
         return table
 
     def fail(self, error: HoldfastError) -> None:
@@ -68,7 +68,7 @@ class RemotePart:
         self._source, self._name = source, name
         self.schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(about["schema"])))
         self.rows = int(about["rows"])
-        self.warnings = [str(words) for words in about["warnings"]]
+        self.warnings = [str(warning) for warning in about["warnings"]]
         self._opened = str(about["opened"])
         self._kept: dict[tuple[str, ...], pa.Table] = {}
 

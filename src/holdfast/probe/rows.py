@@ -28,7 +28,7 @@ def last_rows(folder: Path, table: str, columns: Sequence[str], count: int) -> d
     if table != "evaluations" or not (printed := printed_folder(folder)).is_dir():
         return _last_rows(folder, table, columns, count)
     timed = tuple(dict.fromkeys((*columns, "time")))
-    both = in_order([_last_rows(one, table, timed, count) for one in (folder, printed)])
+    both = in_order([_last_rows(part, table, timed, count) for part in (folder, printed)])
     return {name: both[name][-count:] for name in columns}
 
 
@@ -84,7 +84,7 @@ def _last_rows(folder: Path, table: str, columns: Sequence[str], count: int) -> 
 
 @functools.cache
 def _kind(table: str, column: str) -> Kind:
-    return next(one.kind for one in TABLES[table].columns if one.name == column)
+    return next(field.kind for field in TABLES[table].columns if field.name == column)
 
 
 def _empty(count: int, table: str, column: str) -> Column:

@@ -164,7 +164,7 @@ def _fetch(result: Connection, sql: str, limit: int, tables: list[TableFiles]) -
             raise table.trouble
     notes = [warning for table in tables for warning in table.warnings]
     notes += [_empty(table.name) for table in tables if mentioned(table.name, sql) and table.rows == 0]
-    return Answer([one[0] for one in result.description or []], rows[:limit], len(rows) > limit, notes)
+    return Answer([column[0] for column in result.description or []], rows[:limit], len(rows) > limit, notes)
 
 
 def _empty(name: str) -> str:
@@ -237,7 +237,7 @@ def explain_error(error: duckdb.Error, tables: Iterable[str], columns: Iterable[
 
 def nearest(name: str, names: Iterable[str], at_most: int = 3) -> list[str]:
     """Known names that look like this one, whatever their case."""
-    by_lower = {one.lower(): one for one in names}
+    by_lower = {candidate.lower(): candidate for candidate in names}
     return [by_lower[match] for match in difflib.get_close_matches(name.lower(), by_lower, at_most, 0.55)]
 
 

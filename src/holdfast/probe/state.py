@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,7 @@ def read_state(
     ended, code = _number(info.get("ended")), info.get("exit_code")
     over = exit_word(code) if ended is not None else None
     recordings = run.recordings() if run.path.is_dir() else []
-    of_rank = {rank: list(group) for rank, group in groupby(recordings, key=lambda one: one.rank)}  # they come by rank
+    of_rank = {rank: list(group) for rank, group in groupby(recordings, key=lambda recording: recording.rank)}
     many = len(of_rank) > MANY_RANKS
     ranks = [
         _brief_state(recording, now, over, events)
@@ -174,72 +174,49 @@ def _superseded(recording: Recording, others: list[Recording]) -> bool:
 
 
 def _rank_state(recording: Recording, window: int, now: float, over: str | None, events: Sequence[Event]) -> RankState:
-    info = recording.info()
-    own = _events_of(recording.rank, info.get("started"), events)
     rows = last_rows(recording.path, "steps", _COLUMNS, window)
     figures = _figures(rows, now)
-    there = lives(info)
-    if there is None:
-        there = figures["age"] is not None and figures["age"] < _OTHER_HOST_SECONDS
-    alive = there and over is None
     growing = figures["step"] is None or open_pieces(recording.path / "steps").growing
+    state = _judged(recording, figures, events, growing=growing, usual=_usual(rows), over=over, now=now, recent=rows)
+    state = replace(state, evaluation=_newest_evaluation(recording.path), host=recording.info().get("host"))
+    silent = state.alive and growing and (state.age or 0.0) > _PAUSE_SHOWS
+    if silent and (pulse := read_pulse(recording)) and pulse.phase == "paused":
+        state = replace(state, health="paused", reason="holdfast continue resumes it")
+    return state
+
+
+def _brief_state(recording: Recording, now: float, over: str | None, events: Sequence[Event]) -> RankState:
+    """The same of one of thousands, from its newest row alone."""
+    row = newest_row(recording.path, "steps", _BRIEF)
+    values = {name: None if row is None else _last({name: row.values[name]}, name) for name in _BRIEF}
+    seconds, age = values["step_seconds"], None if values["time"] is None else max(0.0, now - values["time"])
+    figures: dict[str, Any] = dict.fromkeys(("epoch", "grad_norm", "lr", "budget", "gpu_memory", "host_memory"))
+    figures |= {"step": values["step"], "loss": values["loss"], "age": age, "rate": 1.0 / seconds if seconds else None}
+    figures["data_share"] = values["data_seconds"] / seconds if seconds and values["data_seconds"] is not None else None
+    usual = max(seconds, EVERY_SECONDS / 10) if seconds else None
+    return _judged(recording, figures, events, growing=row is None or not row.sealed, usual=usual, over=over, now=now)
+
+
+def _judged(
+    recording: Recording, figures: Mapping[str, Any], events: Sequence[Event], *, growing: bool, usual: float | None,
+    over: str | None, now: float, recent: Mapping[str, Column] | None = None,
+) -> RankState:  # fmt: skip
+    """A rank with its health; `recent` rows tell whether a loss that is not finite was skipped."""
+    info = recording.info()
+    own = _events_of(recording.rank, info.get("started"), events)
+    there, age = lives(info), figures["age"]
+    alive = (age is not None and age < _OTHER_HOST_SECONDS if there is None else there) and over is None
     health, reason = rank_health(
         alive=alive,
         growing=growing,
         over=over,
         step=figures["step"],
-        loss=None if _was_skipped(rows, own) else figures["loss"],
-        age=figures["age"],
-        usual=_usual(rows),
+        loss=None if recent is not None and _was_skipped(recent, own) else figures["loss"],
+        age=age,
+        usual=usual,
         degraded=_degraded(events, recording.rank),
         journal=journal_health(own, step=figures["step"], now=now),
     )
-    if (
-        alive
-        and growing
-        and (figures["age"] or 0.0) > _PAUSE_SHOWS
-        and (pulse := read_pulse(recording))
-        and pulse.phase == "paused"
-    ):
-        health, reason = "paused", "holdfast continue resumes it"
-    return RankState(
-        rank=recording.rank,
-        part=recording.part,
-        pid=info.get("pid"),
-        alive=alive,
-        growing=growing,
-        num_skipped=num_skipped(own),
-        health=health,
-        reason=reason,
-        evaluation=_newest_evaluation(recording.path),
-        host=info.get("host"),
-        **figures,
-    )
-
-
-def _brief_state(recording: Recording, now: float, over: str | None, events: Sequence[Event]) -> RankState:
-    """The same of one of thousands, from its newest row alone."""
-    info, row = recording.info(), newest_row(recording.path, "steps", _BRIEF)
-    own = _events_of(recording.rank, info.get("started"), events)
-    values = {name: None if row is None else _last({name: row.values[name]}, name) for name in _BRIEF}
-    age = None if values["time"] is None else max(0.0, now - values["time"])
-    there, growing = lives(info), row is None or not row.sealed
-    alive = (age is not None and age < _OTHER_HOST_SECONDS if there is None else there) and over is None
-    seconds = values["step_seconds"]
-    health, reason = rank_health(
-        alive=alive,
-        growing=growing,
-        over=over,
-        step=values["step"],
-        loss=values["loss"],
-        age=age,
-        usual=max(seconds, EVERY_SECONDS / 10) if seconds else None,
-        degraded=_degraded(events, recording.rank),
-        journal=journal_health(own, step=values["step"], now=now),
-    )
-    figures: dict[str, Any] = dict.fromkeys(("epoch", "grad_norm", "lr", "budget", "gpu_memory", "host_memory"))
-    figures |= {"step": values["step"], "loss": values["loss"], "age": age, "rate": 1.0 / seconds if seconds else None}
-    figures["data_share"] = values["data_seconds"] / seconds if seconds and values["data_seconds"] is not None else None
     return RankState(
         rank=recording.rank,
         part=recording.part,

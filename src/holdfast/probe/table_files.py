@@ -70,8 +70,8 @@ class OnDemand(ds.InMemoryDataset):  # type: ignore[misc]
 
     def _with_filtered(self, columns: list[str], only: Any) -> list[str]:
         """The columns, and those that the filter looks at: an expression names them in its text."""
-        words = "" if only is None else str(only)
-        return columns + [name for name in self.schema.names if name not in columns and name in words]
+        filter_text = "" if only is None else str(only)
+        return columns + [name for name in self.schema.names if name not in columns and name in filter_text]
 
 
 class OneScan:
@@ -161,7 +161,7 @@ class TableFiles:
     @property
     def columns(self) -> list[str]:
         """Their names."""
-        return [one.name for one in self.full_schema]
+        return [column.name for column in self.full_schema]
 
     def live(self) -> OnDemand:
         """All raw segments of all ranks, nothing of them read yet."""
@@ -178,7 +178,7 @@ class TableFiles:
 
     def _load_live(self, columns: list[str]) -> pa.Table:
         schema = pa.schema([self.full_schema.field(name) for name in columns])
-        owned = [one for one in self.owner_fields if one.name in columns]
+        owned = [column for column in self.owner_fields if column.name in columns]
         measured = pa.schema([self.schema.field(name) for name in columns if name in self.schema.names])
         live = [(owner, pieces) for owner, pieces in self.owners if pieces.segments]
         if not live:
@@ -186,17 +186,19 @@ class TableFiles:
         rows = pa.concat_tables([read_live(owner.folder, pieces, measured) for owner, pieces in live])
         counts = [sum(segment.rows for _, segment in pieces.segments) for _, pieces in live]
         whose = pa.array(np.repeat(np.arange(len(live)), counts))
-        owners = {one.name: pa.array([getattr(owner, one.name) for owner, _ in live], one.type).take(whose) for one in owned}
+        owners = {
+            column.name: pa.array([getattr(owner, column.name) for owner, _ in live], column.type).take(whose) for column in owned
+        }
         return pa.Table.from_arrays([owners[name] if name in owners else rows.column(name) for name in columns], schema=schema)
 
     def _load_distant(self, columns: list[str]) -> pa.Table:
         schema = pa.schema([self.full_schema.field(name) for name in columns])
         size = sum(part.rows for part in self.distant) * len(columns) * 8
         if size > _DISTANT_BYTES:
-            words = (
+            problem = (
                 f"{len(columns)} columns of {self.name} on other machines are about {units.size(size)}, too much to bring here."
             )
-            self.trouble = QueryError(words, fix="ask one server at a time: its SQL runs there, and only its answer is sent")
+            self.trouble = QueryError(problem, fix="ask one server at a time: its SQL runs there, and only its answer is sent")
             return schema.empty_table()
         with ThreadPoolExecutor(max(1, min(32, len(self.distant)))) as pool:
             tables = list(pool.map(lambda part: part.load(columns), self.distant))
@@ -228,7 +230,7 @@ def open_owned(name: str, folders: Sequence[Owner], *, labelled: bool = False) -
     owners = [(owner, open_pieces(owner.folder / name)) for owner in folders]
     table = TableFiles(name, owners=owners, labelled=labelled, warnings=[w for _, pieces in owners for w in pieces.warnings])
     files = [(owner, path) for owner, pieces in owners for _, path in pieces.parquet]
-    table.fragments = [one for owner, path in files if (one := _fragment(table, owner, path))]
+    table.fragments = [fragment for owner, path in files if (fragment := _fragment(table, owner, path))]
     live = {segment.columns: segment for _, pieces in owners for _, segment in pieces.segments}
     stored = _different(fragment.physical_schema for _, fragment in table.fragments)
     table.schema = known_schema(name, [*map(segment_schema, live.values()), *stored])
@@ -251,8 +253,8 @@ def join(name: str, tables: Sequence[TableFiles]) -> TableFiles:
 
 def fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """The table in the columns and types of a schema; a column that it does not have, or of a type that does not fit, is null."""
-    columns = [table.column(one.name) if one.name in table.column_names else None for one in schema]
-    arrays = [_as_type(column, one.type, table.num_rows) for column, one in zip(columns, schema, strict=True)]
+    columns = [table.column(wanted.name) if wanted.name in table.column_names else None for wanted in schema]
+    arrays = [_as_type(column, wanted.type, table.num_rows) for column, wanted in zip(columns, schema, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -271,7 +273,7 @@ def _different(schemas: Any) -> list[pa.Schema]:
     """Schemas, each once: thousands of files have the same."""
     distinct: list[pa.Schema] = []
     for schema in schemas:
-        if not any(schema is one or schema.equals(one) for one in distinct):
+        if not any(schema is other or schema.equals(other) for other in distinct):
             distinct.append(schema)
     return distinct
 
@@ -294,8 +296,8 @@ def _label(run: RunFolder, owners: list[Owner], *, outside: bool) -> None:
 def _fragment(table: TableFiles, owner: Owner, path: Path) -> tuple[Owner, ds.ParquetFileFragment] | None:
     """A Parquet segment that knows its rank; None, and a warning, if it cannot be read."""
     whose = None
-    for one in table.owner_fields:
-        is_it = ds.field(one.name) == pa.scalar(getattr(owner, one.name), one.type)
+    for column in table.owner_fields:
+        is_it = ds.field(column.name) == pa.scalar(getattr(owner, column.name), column.type)
         whose = is_it if whose is None else whose & is_it
     fragment = ds.ParquetFileFormat().make_fragment(str(path), LocalFileSystem(), partition_expression=whose)
     try:

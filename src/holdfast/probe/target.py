@@ -53,7 +53,7 @@ def runs_here(here: Path | None = None) -> list[RunFolder]:
             runs.append((entry.stat().st_mtime, RunFolder.open(entry.parent)))
         except (OSError, HoldfastError):
             continue
-    return [run for _, run in sorted(runs, key=lambda one: -one[0])]
+    return [run for _, run in sorted(runs, key=lambda dated: -dated[0])]
 
 
 def registered_runs() -> list[RunFolder]:
@@ -113,9 +113,9 @@ def _fix(names: list[str]) -> str:
 def _of_process(pid: int, here: Path) -> RunFolder:
     """The run that a process belongs to: it, or one of its ancestors, supervises or trains in it."""
     by_pid = dict(reversed(list(_known_processes(here))))  # the newest run of a number that was used twice
-    for one in _line_of(pid):
-        if one in by_pid:
-            return by_pid[one]
+    for ancestor in _line_of(pid):
+        if ancestor in by_pid:
+            return by_pid[ancestor]
     if not psutil.pid_exists(pid):
         raise NoSuchRun(f"there is no process {pid}, and no run here belongs to it.", fix="`holdfast ps` lists the live runs")
     raise NoSuchRun(

@@ -34,7 +34,7 @@ def for_json(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {str(key): for_json(one) for key, one in value.items()}
+        return {str(key): for_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [for_json(one) for one in value]
+        return [for_json(item) for item in value]
     return value if value is None or isinstance(value, (str, int, float)) else str(value)

@@ -36,8 +36,8 @@ _ASKS_FOR_ALL = {"show", "information_schema", "duckdb_tables", "duckdb_views", 
 
 def mentioned(table: str, sql: str) -> bool:
     """Whether a statement has the table's name in it, or the name of a view over it."""
-    words = _words(sql)
-    return table.lower() in words or _VIEW_OVER.get(table) in words
+    tokens = _words(sql)
+    return table.lower() in tokens or _VIEW_OVER.get(table) in tokens
 
 
 def referenced(sql: str, tables: Iterable[str]) -> list[str]:

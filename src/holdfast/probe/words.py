@@ -120,4 +120,4 @@ def action_words(kind: object) -> ActionWords:
 
 def plain(text: str) -> str:
     """Text from a file as one line that a terminal can be given: no line ends, no control characters."""
-    return "".join(one if one.isprintable() else "�" for one in " ".join(text.split()))
+    return "".join(character if character.isprintable() else "�" for character in " ".join(text.split()))

@@ -29,13 +29,13 @@ class Proposal:
     """The factor on the learning rate, and why."""
 
     factor: float
-    words: str
+    reason: str
     norm_before: float | None = None
     norm_after: float | None = None
 
     def as_row(self) -> dict[str, float | str | None]:
         """As the journal holds it."""
-        return {"factor": self.factor, "why": self.words, "norm_before": self.norm_before, "norm_after": self.norm_after}
+        return {"factor": self.factor, "why": self.reason, "norm_before": self.norm_before, "norm_after": self.norm_after}
 
 
 def propose(setting: str, before: npt.ArrayLike = (), after: npt.ArrayLike = ()) -> Proposal | None:
@@ -44,7 +44,7 @@ def propose(setting: str, before: npt.ArrayLike = (), after: npt.ArrayLike = ())
     None where neither says that it should be another one. A factor above 1 is proposed, never applied by itself.
     """
     text = _turned_up(setting.lower().replace("_", " "))
-    usual = next(((factor, words) for marks, factor, words in _USUAL if all(mark in text for mark in marks)), None)
+    usual = next(((factor, reason) for marks, factor, reason in _USUAL if all(mark in text for mark in marks)), None)
     batch = _BATCH.search(text)
     if usual is None and batch is not None and int(batch[1]) > 0:
         times = int(batch[2]) / int(batch[1])
@@ -52,12 +52,12 @@ def propose(setting: str, before: npt.ArrayLike = (), after: npt.ArrayLike = ())
     was, now = _median(before), _median(after)
     flow = now / was if was and now else 1.0
     if flow < _NOTICED:
-        return None if usual is None else Proposal(factor=usual[0], words=usual[1], norm_before=was, norm_after=now)
+        return None if usual is None else Proposal(factor=usual[0], reason=usual[1], norm_before=was, norm_after=now)
     measured = max(_LEAST, 1.0 / flow)
-    words = f"gradients grew {flow:.2f} times with the change"
+    reason = f"gradients grew {flow:.2f} times with the change"
     if usual is not None and usual[0] < measured:
-        measured, words = usual[0], f"{words}; {usual[1]}"
-    return Proposal(factor=round(measured, 3), words=words, norm_before=was, norm_after=now)
+        measured, reason = usual[0], f"{reason}; {usual[1]}"
+    return Proposal(factor=round(measured, 3), reason=reason, norm_before=was, norm_after=now)
 
 
 def _turned_up(text: str) -> str:

@@ -38,7 +38,7 @@ class Course:
     """One training of a run over all its ranks. The lowest rank represents all: their updates are the same."""
 
     def __init__(self, recording: Recording) -> None:
-        self.recordings, self.known = [recording], {recording}
+        self.recordings, self.taken = [recording], {recording}
         self._steps = Follower(recording.path, "steps", COLUMNS)
         self._evaluations = Follower(recording.path, "evaluations", ("step", "split", "name", "value"))
         self._window, self._reported, self._ignored_until = Window(), dict[str, _Reported](), -1
@@ -47,7 +47,7 @@ class Course:
     def add(self, recording: Recording) -> None:
         """Another rank of the same training."""
         self.recordings.append(recording)
-        self.known.add(recording)
+        self.taken.add(recording)
 
     def read(self, before: Sequence[Evaluation] = ()) -> Iterator[Seen]:
         """What is found in the rows that have come since the last call; stop early, and the next call resumes from there.
@@ -61,14 +61,14 @@ class Course:
             if self._window.seen % EVERY == 0 and (seen := self._look_at_steps()).holds:
                 yield seen
         if before and not self._window.is_evaluated and before[-1].step <= self._window.first_step:
-            for one in before:
-                self._window.evaluate(one)
+            for row in before:
+                self._window.evaluate(row)
         yield from self._read_evaluations()
 
     def recent(self, steps: int = 256) -> tuple[Finding, ...]:
         """Findings of weight that were reported within the last steps, whether they still hold or not."""
         since = self._window.view().step - steps
-        findings = (one.finding for one in self._reported.values())
+        findings = (reported.finding for reported in self._reported.values())
         return tuple(finding for finding in findings if finding.severity != "info" and finding.step >= since)
 
     def undone(self, since: int, until: int) -> None:
@@ -132,11 +132,15 @@ class Course:
     def _look_at_steps(self) -> Seen:
         view, seen = self._window.view(), self._window.seen
         holds = [
-            (found, step_detector.every)
+            (finding, step_detector.every)
             for step_detector in OF_STEPS
-            if seen % step_detector.every == 0 and (found := step_detector.detector(view))
+            if seen % step_detector.every == 0 and (finding := step_detector.detector(view))
         ]
-        new = [found for found, every in holds if not self._explained(found) and self._is_new(found, max(_QUIET_ROWS, 2 * every))]
+        new = [
+            finding
+            for finding, every in holds
+            if not self._explained(finding) and self._is_new(finding, max(_QUIET_ROWS, 2 * every))
+        ]
         return Seen(tuple(finding for finding, _ in holds), tuple(new))
 
     def _explained(self, finding: Finding) -> bool:
@@ -159,7 +163,7 @@ class Course:
                 continue
             self._window.evaluate(Evaluation(int(step), str(split), str(name), float(value)))
             view = self._window.view().until(int(step))
-            holds = [found for detector in OF_EVALUATIONS if (found := detector(view))]
+            holds = [finding for detector in OF_EVALUATIONS if (finding := detector(view))]
             codes = {finding.code for finding in holds}
             new = [finding for finding in holds if finding.code not in self._reported]
             for code in ("metric-collapse", "metric-decline"):

@@ -140,7 +140,7 @@ class Judge:
             course = self._courses.get(recording.part)
             if course is None:
                 self._courses[recording.part] = Course(recording)
-            elif recording not in course.known:
+            elif recording not in course.taken:
                 course.add(recording)
 
     def _judge(self, course: Course, seen: Seen) -> None:
@@ -181,7 +181,7 @@ class Judge:
         diagnosis = Diagnosis((), ("setting-changed",), step=course.step, evidence=evidence)
         self._out.write("diagnosis", **diagnosis.as_row())
         if self._may_act(course) and proposal.factor < 1.0 and self._allowed.heals_from("setting-changed"):
-            settings = {"factor": proposal.factor, "why": proposal.words}
+            settings = {"factor": proposal.factor, "why": proposal.reason}
             self._post(course, diagnosis, Action("lower-lr", step=course.step, because="setting-changed", settings=settings))
 
     def _asked_again(self, queued: _QueuedAction) -> bool:

@@ -13,9 +13,9 @@ _SIDE_BY_SIDE = 1.0  # seconds
 
 def is_over(training: Sequence[Recording], run: Sequence[Recording]) -> bool:
     """Whether every rank of a training has ended; `run` are all recordings of its run."""
-    part = max(one.part for one in training)
-    later = [one for one in run if one.part > part]
-    return all(_has_ended(one, later) for one in training)
+    part = max(recording.part for recording in training)
+    later = [recording for recording in run if recording.part > part]
+    return all(_has_ended(recording, later) for recording in training)
 
 
 def _has_ended(recording: Recording, later: Sequence[Recording]) -> bool:

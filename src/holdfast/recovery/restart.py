@@ -53,7 +53,7 @@ class Changes:
     lr_factor: float = 1.0
     trackers_offline: bool = False
 
-    def words(self) -> list[str]:
+    def sentences(self) -> list[str]:
         """As a person reads them."""
         parts = [f"{self.workers} loader workers"] if self.workers is not None else []
         parts += [f"every batch in {self.parts} parts"] if self.parts > 1 else []

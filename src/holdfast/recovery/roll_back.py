@@ -44,7 +44,7 @@ class RollBack:
             return None
         failed = self._failures(diagnosis, past)
         tried = past.tried("roll-back", since=diagnosis.step - self.within_steps)
-        no_checkpoint = any(one.state == "refused" and one.action.settings.get("to") == "disk" for one in failed)
+        no_checkpoint = any(attempt.state == "refused" and attempt.action.settings.get("to") == "disk" for attempt in failed)
         if len(failed) >= 3 or len(tried) >= self.at_most or no_checkpoint:
             return self._stop(diagnosis, finding.code, len(failed) or len(tried))
         to = self._target(diagnosis, failed)
@@ -62,11 +62,11 @@ class RollBack:
         """The chain of roll-backs, each within the watch of the one before, that this trouble follows."""
         chain: list[Past] = []
         until = diagnosis.step
-        for one in reversed(past.tried("roll-back")):
-            if until - one.at > self.watch_steps + self._seen_after(diagnosis, until):
+        for attempt in reversed(past.tried("roll-back")):
+            if until - attempt.at > self.watch_steps + self._seen_after(diagnosis, until):
                 break
-            chain.append(one)
-            until = one.at
+            chain.append(attempt)
+            until = attempt.at
         return chain
 
     def _onset(self, diagnosis: Diagnosis) -> int:
@@ -86,7 +86,7 @@ class RollBack:
 
     def _target(self, diagnosis: Diagnosis, failed: list[Past]) -> int | str:
         limit = self._limit(diagnosis)
-        older = [int(one.action.settings["to"]) for one in failed if isinstance(one.action.settings.get("to"), int)]
+        older = [int(attempt.action.settings["to"]) for attempt in failed if isinstance(attempt.action.settings.get("to"), int)]
         for step in sorted(diagnosis.evidence.get("snapshots", ()), reverse=True):
             if step <= limit and all(step <= other - self.further for other in older) and len(failed) < 2:
                 return int(step)

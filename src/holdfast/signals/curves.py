@@ -54,6 +54,7 @@ class Curves:
     curves: tuple[Curve, ...]
     source: str = field(default="", kw_only=True)  # which kind of log
     planned_steps: int | None = field(default=None, kw_only=True)
+    made_steps: int | None = field(default=None, kw_only=True)  # where the curves are those of blocks of steps
     notes: tuple[str, ...] = field(default=(), kw_only=True)
 
     def of(self, role: str, *splits: str) -> list[Curve]:
@@ -80,6 +81,11 @@ class Curves:
     def steps(self) -> int:
         """How long the run is: the newest step."""
         return max((int(curve.steps[-1]) for curve in self.curves if len(curve)), default=0)
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps were made, as far as the log tells."""
+        return self.steps if self.made_steps is None else self.made_steps
 
     @property
     def points(self) -> int:

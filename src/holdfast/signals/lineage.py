@@ -51,12 +51,12 @@ def mark_of(path: str | os.PathLike[str]) -> str | None:
         return None
 
 
-def same_script(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def same_script(first_info: Mapping[str, Any], second_info: Mapping[str, Any]) -> bool:
     """Whether two runs, by what their `run.json` says, ran the same file: at the same place, or with the same content."""
-    first, second = script_of(one), script_of(other)
+    first, second = script_of(first_info), script_of(second_info)
     if first is None or second is None:
         return False
-    contents = one.get("script"), other.get("script")
+    contents = first_info.get("script"), second_info.get("script")
     return first == second or (contents[0] is not None and contents[0] == contents[1])
 
 
@@ -115,12 +115,12 @@ def whole_steps(save: Save) -> int | None:
 def ancestors(save: Save) -> Iterator[Save]:
     """The save, then the one that its run resumed from, and so on: the last belongs to the run that started from scratch."""
     seen: set[tuple[Path, str]] = set()
-    one: Save | None = save
-    while one is not None and (one.run, one.recording) not in seen and len(seen) < _CHAIN_AT_MOST:
-        seen.add((one.run, one.recording))
-        yield one
-        rows = [row for row in _rows(one.run) if row.get("event") == "resumed" and row.get("recording") == one.recording]
-        one = save_in(rows[-1]) if rows else None
+    current: Save | None = save
+    while current is not None and (current.run, current.recording) not in seen and len(seen) < _CHAIN_AT_MOST:
+        seen.add((current.run, current.recording))
+        yield current
+        rows = [row for row in _rows(current.run) if row.get("event") == "resumed" and row.get("recording") == current.recording]
+        current = save_in(rows[-1]) if rows else None
 
 
 def save_in(row: Mapping[str, Any]) -> Save | None:

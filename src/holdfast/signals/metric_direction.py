@@ -16,7 +16,7 @@ _HIGH = {
 
 def better(name: str) -> str | None:
     """`higher` or `lower`; None where the name does not say, and then nothing is concluded from it."""
-    words = re.split(r"[^a-z0-9]+", name.lower())
-    if any(word in _LOW for word in words):  # `accuracy_loss` is a loss
+    tokens = re.split(r"[^a-z0-9]+", name.lower())
+    if any(word in _LOW for word in tokens):  # `accuracy_loss` is a loss
         return "lower"
-    return "higher" if any(word in _HIGH for word in words) else None
+    return "higher" if any(word in _HIGH for word in tokens) else None

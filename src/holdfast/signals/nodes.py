@@ -62,7 +62,7 @@ class Plan:
     run: str = ""  # the run folder, as node 0 sees it
     code: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    words: Sequence[str] = ()
+    arguments: Sequence[str] = ()
     line: str = ""
 
     def write(self, run: RunFolder) -> None:
@@ -103,6 +103,6 @@ def _write_in_place(path: Path, content: Mapping[str, Any]) -> None:
 def _read(path: Path, kind: type[Content]) -> Content | None:
     try:
         content = json.loads(path.read_bytes())
-        return kind(**{one.name: content[one.name] for one in fields(kind) if one.name in content})
+        return kind(**{attribute.name: content[attribute.name] for attribute in fields(kind) if attribute.name in content})
     except (OSError, ValueError, TypeError):
         return None

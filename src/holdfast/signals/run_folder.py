@@ -21,6 +21,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import time
@@ -105,6 +106,16 @@ class RunFolder:
     def name(self) -> str:
         """The run's name, which is its folder's."""
         return self.path.name
+
+    @property
+    def target(self) -> str:
+        """How a command that is typed here names the run: by its name in `./runs`, else by its path."""
+        with contextlib.suppress(OSError, ValueError):  # not below this folder, or this folder is gone
+            here = Path.cwd().resolve()
+            if self.path.parent == (here / "runs").resolve():
+                return shlex.quote(self.name)
+            return shlex.quote(str(self.path.relative_to(here)))
+        return shlex.quote(str(self.path))
 
     @property
     def journal(self) -> Journal:

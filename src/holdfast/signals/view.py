@@ -91,7 +91,7 @@ class SignalView:
     def evaluated(self, split: str, name: str) -> tuple[Steps, Floats]:
         """The values of one metric, oldest first."""
         chosen = [evaluation for evaluation in self._evaluations if evaluation.split == split and evaluation.name == name]
-        return np.array([one.step for one in chosen], np.int64), np.array([one.value for one in chosen], np.float64)
+        return np.array([point.step for point in chosen], np.int64), np.array([point.value for point in chosen], np.float64)
 
     def until(self, step: int) -> SignalView:
         """The same run as it was when `step` was its newest step."""

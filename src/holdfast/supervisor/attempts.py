@@ -12,7 +12,7 @@ def workers_of(run: RunFolder) -> int | None:
     recordings = run.recordings()
     if not recordings:
         return None
-    rows = last_rows(max(recordings, key=lambda one: one.part).path, "loader", ("worker",), 256)
+    rows = last_rows(max(recordings, key=lambda recording: recording.part).path, "loader", ("worker",), 256)
     return int(rows["worker"].max()) + 1 if len(rows["worker"]) else None
 
 

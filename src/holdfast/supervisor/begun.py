@@ -44,4 +44,4 @@ def trainings(run: RunFolder) -> list[Recording]:
 
 def _still_starting(run: RunFolder, starting: bool) -> bool:
     pulses = map(read_pulse, trainings(run))
-    return (starting and (run.path / STARTING).is_dir()) or any(one is None or one.phase != "ending" for one in pulses)
+    return (starting and (run.path / STARTING).is_dir()) or any(pulse is None or pulse.phase != "ending" for pulse in pulses)

@@ -17,27 +17,27 @@ from holdfast.errors import CommandNotFound, UsageError
 class Command:
     """The words as the process will see them, and the file that is executed. `note` tells of a Python other than PATH's."""
 
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
     path: str
     note: str = ""
 
     def through_an_interpreter(self) -> Command:
         """The same file, run by Python or the shell: what a shell does with a script that has no `#!` line."""
         interpreter = sys.executable if self.path.endswith(".py") else "/bin/sh"
-        return Command((interpreter, self.path, *self.words[1:]), interpreter)
+        return Command((interpreter, self.path, *self.arguments[1:]), interpreter)
 
 
-def find_command(words: Sequence[str]) -> Command:
+def find_command(arguments: Sequence[str]) -> Command:
     """Look a command up as a shell would; `train.py` that is no program of its own runs with this Python."""
-    if not words or not words[0]:
+    if not arguments or not arguments[0]:
         raise UsageError("there is no command after `run`.", fix="add one: holdfast run -- python train.py")
-    first = words[0]
+    first = arguments[0]
     path = find_program(first)
     if path is not None:
-        meant = tuple(with_own_python(words))
+        meant = tuple(with_own_python(arguments))
         return Command(meant, path, note="" if meant[0] == first else f" ({first} = {path})")
     if first.endswith(".py") and Path(first).is_file():
-        return Command((sys.executable, *words), sys.executable)
+        return Command((sys.executable, *arguments), sys.executable)
     raise _not_startable(first)
 
 

@@ -28,9 +28,9 @@ def damaged_files(run: RunFolder, *, since: float, end: Finding) -> Iterator[Fin
         left -= _size(path)
         if left < 0:
             return
-        if (words := _trouble(path)) is not None:
-            evidence: dict[str, Any] = {"path": str(path), "why": words, "end": end.code}
-            if "do not match" in words or _was_whole(run, path):
+        if (trouble := _trouble(path)) is not None:
+            evidence: dict[str, Any] = {"path": str(path), "why": trouble, "end": end.code}
+            if "do not match" in trouble or _was_whole(run, path):
                 evidence["checksum"] = "differs"
             yield Finding("checkpoint-torn", step=end.step, severity="critical", evidence=evidence)
 
@@ -49,7 +49,7 @@ def _is_verifiable(path: Path) -> bool:
 
 def _size(path: Path) -> int:
     try:
-        return sum(one.stat().st_size for one in path.rglob("*")) if path.is_dir() else path.stat().st_size
+        return sum(file.stat().st_size for file in path.rglob("*")) if path.is_dir() else path.stat().st_size
     except OSError:
         return 0
 

@@ -29,30 +29,30 @@ def members(run: RunFolder, root: int | None) -> list[psutil.Process]:
     if root is not None:
         with contextlib.suppress(psutil.Error):
             top = psutil.Process(root)
-            processes |= {one.pid: one for one in (top, *top.children(recursive=True))}
+            processes |= {process.pid: process for process in (top, *top.children(recursive=True))}
     mark = f"HOLDFAST_RUN={run.path}".encode()
     for pid in psutil.pids():
         if pid not in processes and pid != os.getpid() and _started_with(pid, mark):
             with contextlib.suppress(psutil.Error):
                 processes[pid] = psutil.Process(pid)
-    return [one for one in processes.values() if not _gone(one)]
+    return [process for process in processes.values() if not _gone(process)]
 
 
 def end_all(run: RunFolder, root: int | None, *, ask: float = _ASK_SECONDS) -> dict[str, Any]:
     """TERM, then KILL, until nobody is left; what happened, as the journal holds it. `root` is reaped by whoever waits for it."""
     terminated = members(run, root)
-    pids = {one.pid for one in terminated}
+    pids = {process.pid for process in terminated}
     _send(terminated, signal.SIGTERM)
-    _send([one for one in terminated if _is_stopped(one)], signal.SIGCONT)
+    _send([process for process in terminated if _is_stopped(process)], signal.SIGCONT)
     _wait(terminated, ask)
-    killed = [one for one in members(run, root) if not _gone(one)]
+    killed = [member for member in members(run, root) if not _gone(member)]
     _send(killed, signal.SIGKILL)
     _wait(killed, _KILL_SECONDS)
-    left = [one.pid for one in killed if not _gone(one)]
-    row: dict[str, Any] = {"processes": len(pids | {one.pid for one in killed}), "killed": len(killed)}
+    left = [process.pid for process in killed if not _gone(process)]
+    row: dict[str, Any] = {"processes": len(pids | {process.pid for process in killed}), "killed": len(killed)}
     if left:
         row["left"] = left  # in the kernel, waiting for a disk
-    if (seconds := wait_for_gpus(pids | {one.pid for one in killed})) is not None:
+    if (seconds := wait_for_gpus(pids | {process.pid for process in killed})) is not None:
         row["gpu_free_after"] = seconds
     return row
 
@@ -89,7 +89,7 @@ def _used(nvml: Any, gpus: list[Any]) -> int:
 
 def _using(nvml: Any, gpu: Any) -> set[int]:
     try:
-        return {int(one.pid) for one in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
+        return {int(process.pid) for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu)}
     except nvml.NVMLError:
         return set()
 
@@ -101,26 +101,26 @@ def _started_with(pid: int, mark: bytes) -> bool:
 
 
 def _send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
-    for one in processes:
+    for process in processes:
         with contextlib.suppress(psutil.Error, OSError):
-            one.send_signal(number)  # looks first whether the number is another process's by now
+            process.send_signal(number)  # looks first whether the number is another process's by now
 
 
-def _is_stopped(one: psutil.Process) -> bool:
+def _is_stopped(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
-        return bool(one.status() == psutil.STATUS_STOPPED)
+        return bool(process.status() == psutil.STATUS_STOPPED)
     return False
 
 
 def _wait(processes: list[psutil.Process], seconds: float) -> None:
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and not all(_gone(one) for one in processes):
+    while time.monotonic() < deadline and not all(_gone(process) for process in processes):
         time.sleep(0.05)
 
 
-def _gone(one: psutil.Process) -> bool:
+def _gone(process: psutil.Process) -> bool:
     try:
-        return not one.is_running() or one.status() == psutil.STATUS_ZOMBIE
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
     except psutil.Error:

@@ -24,66 +24,66 @@ _PACKAGES = ("torch", "numpy")
 _RANKS_OPTION = re.compile(r"--(nproc[-_]per[-_]node|nnodes|num[-_]processes|max[-_]restarts)(?:=(.*))?$")
 
 
-def facts_at_start(words: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
+def facts_at_start(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
     """What is known without looking further."""
     facts = {
-        "command": list(words),
+        "command": list(command),
         "cwd": _working_folder(),
         "host": socket.gethostname(),
         "platform": platform.platform(),
-        "python": interpreter_of(words),
-        "world_size": world_size_of(words, environment),
-        "script": _content_of(words),
+        "python": interpreter_of(command),
+        "world_size": world_size_of(command, environment),
+        "script": _content_of(command),
     }
     return {key: value for key, value in facts.items() if value is not None}
 
 
-def _content_of(words: Sequence[str]) -> str | None:
+def _content_of(command: Sequence[str]) -> str | None:
     """What a script holds, as a checksum: a copy of it elsewhere is the same script."""
-    place = script_place(words)
+    place = script_place(command)
     with contextlib.suppress(OSError):
-        return None if place is None else f"{zlib.crc32(Path(words[place]).read_bytes()):08x}"
+        return None if place is None else f"{zlib.crc32(Path(command[place]).read_bytes()):08x}"
     return None
 
 
-def facts_later(words: Sequence[str]) -> dict[str, Any]:
+def facts_later(command: Sequence[str]) -> dict[str, Any]:
     """What takes a moment (git, installed packages): asked for after the training has started."""
-    facts = {"git": git_state(), "packages": package_versions(words)}
+    facts = {"git": git_state(), "packages": package_versions(command)}
     return {key: value for key, value in facts.items() if value}
 
 
-def default_name(words: Sequence[str], stamp: str) -> str:
+def default_name(command: Sequence[str], stamp: str) -> str:
     """The script's name and the time: `train-1115-031205`."""
-    place = script_place(words) or 0
-    word = words[place]
-    stem = word.rsplit(".", 1)[-1] if place and words[place - 1] in ("-m", "--module") else Path(word).stem
+    place = script_place(command) or 0
+    word = command[place]
+    stem = word.rsplit(".", 1)[-1] if place and command[place - 1] in ("-m", "--module") else Path(word).stem
     return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', stem).strip('-.')[:60] or 'run'}-{stamp}"
 
 
-def interpreter_of(words: Sequence[str]) -> str | None:
+def interpreter_of(command: Sequence[str]) -> str | None:
     """The path of the Python that the command starts with, if it does."""
-    if not re.match(r"(python|pypy)[0-9.]*$", Path(words[0]).name):
+    if not re.match(r"(python|pypy)[0-9.]*$", Path(command[0]).name):
         return None
-    path = shutil.which(words[0])
+    path = shutil.which(command[0])
     return None if path is None else os.path.abspath(path)  # noqa: PTH100 - a venv's link must not be followed
 
 
-def world_size_of(words: Sequence[str], environment: Mapping[str, str]) -> int | None:
+def world_size_of(command: Sequence[str], environment: Mapping[str, str]) -> int | None:
     """How many ranks will train, from the launcher's options or the environment; None if that is not said."""
-    launcher = next((Path(word).name for word in words if Path(word).name in _LAUNCHERS), None)
+    launcher = next((Path(word).name for word in command if Path(word).name in _LAUNCHERS), None)
     if launcher is None:
         text = environment.get("WORLD_SIZE", "")
         return int(text) if text.isdecimal() else None
-    options = _ranks_options(words)
+    options = _ranks_options(command)
     if launcher == "accelerate":
         return _whole(options.get("num_processes"))
     each, nodes = _whole(options.get("nproc_per_node", "1")), _whole(options.get("nnodes", "1"))
     return each * nodes if each and nodes else None
 
 
-def is_elastic(words: Sequence[str], environment: Mapping[str, str]) -> bool:
+def is_elastic(command: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Whether torchrun may start the ranks again by itself: `--max-restarts`, or a number of nodes that may change."""
-    options = _ranks_options(words)
+    options = _ranks_options(command)
     restarts = options.get("max_restarts", environment.get("PET_MAX_RESTARTS", "0"))
     return (_whole(restarts) or 0) > 0 or ":" in options.get("nnodes", environment.get("PET_NNODES", ""))
 
@@ -102,9 +102,9 @@ def git_state() -> dict[str, Any] | None:
     return None
 
 
-def package_versions(words: Sequence[str]) -> dict[str, str]:
+def package_versions(command: Sequence[str]) -> dict[str, str]:
     """Versions in the environment that the command's program belongs to, by the names of their metadata folders."""
-    program = shutil.which(words[0])
+    program = shutil.which(command[0])
     if program is None:
         return {}
     versions = {}
@@ -116,9 +116,9 @@ def package_versions(words: Sequence[str]) -> dict[str, str]:
     return versions
 
 
-def _git(*words: str) -> str:
+def _git(*command: str) -> str:
     done = subprocess.run(
-        ["git", "--no-optional-locks", *words],
+        ["git", "--no-optional-locks", *command],
         stdin=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -128,9 +128,9 @@ def _git(*words: str) -> str:
     return done.stdout.decode(errors="replace")
 
 
-def _ranks_options(words: Sequence[str]) -> dict[str, str]:
+def _ranks_options(command: Sequence[str]) -> dict[str, str]:
     options: dict[str, str] = {}
-    for word, following in zip(words, (*words[1:], ""), strict=True):
+    for word, following in zip(command, (*command[1:], ""), strict=True):
         if match := _RANKS_OPTION.match(word):
             options.setdefault(match[1].replace("-", "_"), following if match[2] is None else match[2])
         elif word.endswith(".py"):

@@ -117,8 +117,8 @@ def planned(launch: Launch, run: RunFolder, plan: Plan) -> Launch:
         inside = plan.run and Path(text).is_relative_to(plan.run)
         return str(run.path / Path(text).relative_to(plan.run)) if inside else text
 
-    words = (*launch.command.words, *(here(word) for word in plan.words))
-    command = replace(launch.command, words=words) if plan.words else launch.command
+    arguments = (*launch.command.arguments, *(here(word) for word in plan.arguments))
+    command = replace(launch.command, arguments=arguments) if plan.arguments else launch.command
     first, *more = plan.line.split("\n")
     return replace(
         launch,

@@ -77,12 +77,14 @@ class HangWatch:
     def look(self) -> None:
         """See how the ranks stand, and tell a hang."""
         self._journal.catch_up()
+        if not os.path.isdir(self._run.path):  # noqa: PTH112 - False for every error; moved or unmounted: nothing is known of it
+            return
         standings = self._standings()
         self._look_at_network(standings)
         self._tell_stopped()
         suspected = suspects(standings, self._limits)
         if not suspected:
-            if not any(one.state in STOPPED for one in standings):  # stopped, or held while its stacks are read
+            if not any(standing.state in STOPPED for standing in standings):  # stopped, or held while its stacks are read
                 self._moves_again(standings)
             return
         if self._hang is None and suspected[0].standing.silent >= self._examine_at:
@@ -90,12 +92,12 @@ class HangWatch:
 
     def _standings(self) -> list[Standing]:
         here = self._progress.look()
-        ranks = {one.rank for one in here}
-        return [*here, *(one for one in self._others() if one.rank not in ranks)]
+        ranks = {standing.rank for standing in here}
+        return [*here, *(other for other in self._others() if other.rank not in ranks)]
 
     def _look_at_network(self, standings: Sequence[Standing]) -> None:
         """Tell ranks that the network does not reach, long before that is a hang: it may come back, and they train on."""
-        silent = min((one.silent for one in standings), default=0.0) if len(standings) > 1 else 0.0
+        silent = min((standing.silent for standing in standings), default=0.0) if len(standings) > 1 else 0.0
         if silent < _CUT_SECONDS or self._hang is not None:
             self._cut_off = self._cut_off and silent > 0
             return
@@ -104,7 +106,7 @@ class HangWatch:
             return
         self._cut_off = True
         evidence = {"kind": "network", "say": f"No rank moves.{_not_reached(network)}", "seconds": round(silent, 1), **network}
-        step = max((one.step or 0 for one in standings), default=0)
+        step = max((standing.step or 0 for standing in standings), default=0)
         self._tell(Finding("collective-stall", step=step, evidence=evidence), min(network["missing"], default=0))
 
     def _unreached(self) -> dict[str, Any]:
@@ -146,7 +148,7 @@ class HangWatch:
 
     def _has_moved(self, suspect: Suspect) -> bool:
         """Whether something was seen of the rank while its stacks were taken, or it has ended."""
-        now = next((one for one in self._standings() if one.rank == suspect.standing.rank), None)
+        now = next((standing for standing in self._standings() if standing.rank == suspect.standing.rank), None)
         return now is None or now.silent < suspect.standing.silent
 
     def _tell(self, finding: Finding, rank: int) -> None:
@@ -197,7 +199,7 @@ class HangWatch:
             first, _ = take_everywhere(self._run, native=False)
             time.sleep(_APART)
             second, _ = take_everywhere(self._run, after=first, seconds=_PATIENT)
-            return second, explain(first, again=second, state=[_as_progress(one) for one in standings])
+            return second, explain(first, again=second, state=[_as_progress(standing) for standing in standings])
         except Exception as error:  # noqa: BLE001 - a hang is told without its stacks, too
             self._trouble.step_back("taking stacks", error)
             return [], Verdict("unseen", "no step, no batch, no error; its stacks could not be taken")
@@ -208,7 +210,7 @@ class HangWatch:
     def _wait_for_storage(self, stacks: list[Any]) -> bool:
         from holdfast.probe.stacks.far_files import waits_for_storage
 
-        return any(waits_for_storage(one) for one in stacks)
+        return any(waits_for_storage(stack) for stack in stacks)
 
     def _keep(self, stacks: list[Any]) -> str | None:
         from holdfast.probe.stacks.keep import keep_stacks
@@ -220,13 +222,19 @@ class HangWatch:
             return None
 
 
-def _as_progress(one: Standing) -> Any:
+def _as_progress(standing: Standing) -> Any:
     """The same for whoever words the stacks."""
     from holdfast.probe.stacks.frames import RankProgress
 
-    doing = one.phase if one.phase in (*EXCUSED, "paused") else None
+    doing = standing.phase if standing.phase in (*EXCUSED, "paused") else None
     return RankProgress(
-        rank=one.rank, step=one.step, before=one.step, seconds=one.silent, usual=one.longest_step, doing=doing, apart=_APART
+        rank=standing.rank,
+        step=standing.step,
+        before=standing.step,
+        seconds=standing.silent,
+        usual=standing.longest_step,
+        doing=doing,
+        apart=_APART,
     )
 
 

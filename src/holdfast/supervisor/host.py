@@ -147,9 +147,9 @@ class Processes:
         )
 
 
-def _readable(words: str) -> str:
+def _readable(text: str) -> str:
     """Bytes of a command line that are no text become `?`: half a character can be neither printed nor put into Parquet."""
-    return words.encode(errors="replace").decode()
+    return text.encode(errors="replace").decode()
 
 
 class Gpus:
@@ -181,9 +181,9 @@ class Gpus:
             MISSING if milliwatts is None else milliwatts / 1000,
         )
 
-    def _ask(self, question: Any, *words: Any) -> Any:
+    def _ask(self, question: Any, *arguments: Any) -> Any:
         try:
-            return question(*words)
+            return question(*arguments)
         except self._nvml.NVMLError:
             return None
 

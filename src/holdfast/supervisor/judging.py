@@ -91,7 +91,7 @@ class Judging:
 
     @staticmethod
     def _steps(recordings: list[Recording], unknown: int = 0) -> int:
-        return max((pulse.steps if (pulse := read_pulse(one)) else unknown for one in recordings), default=0)
+        return max((pulse.steps if (pulse := read_pulse(recording)) else unknown for recording in recordings), default=0)
 
 
 def is_ours(run: RunFolder) -> bool:
@@ -99,7 +99,7 @@ def is_ours(run: RunFolder) -> bool:
     recordings = run.recordings() if run.path.is_dir() else []
     if not recordings or run.info().get("nodes"):  # `--nodes`: only the first one judges
         return True
-    speaks = max(one for one in recordings if one.rank == recordings[0].rank)
+    speaks = max(recording for recording in recordings if recording.rank == recordings[0].rank)
     return speaks.info().get("host") in (None, socket.gethostname())
 
 

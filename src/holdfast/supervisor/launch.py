@@ -80,7 +80,7 @@ class Launch:
     @property
     def _elastic(self) -> dict[str, str]:
         """For ranks that torchrun restarts by itself. With gloo they would find the store of the ranks before them."""
-        if not is_elastic(self.command.words, os.environ):
+        if not is_elastic(self.command.arguments, os.environ):
             return {}
         return {ELASTIC: "1", _NEW_STORE: os.environ.get(_NEW_STORE, "1")}
 
@@ -123,8 +123,8 @@ class RunInfo:
 
 def prepare(command: Command, settings: Settings) -> Launch:
     """Make the run folder, here or under the temporary folder, and word the one line."""
-    name = settings.name or default_name(command.words, time.strftime("%m%d-%H%M%S"))
-    started = facts_at_start(command.words, os.environ)
+    name = settings.name or default_name(command.arguments, time.strftime("%m%d-%H%M%S"))
+    started = facts_at_start(command.arguments, os.environ)
     settings = replace(settings, resume_args=_resume_args(settings, started))
     facts = {
         "holdfast": holdfast.__version__,
@@ -152,8 +152,8 @@ def prepare(command: Command, settings: Settings) -> Launch:
     number = f" (node {settings.node})" if settings.node else ""
     line = f"holdfast: run {run.name} in {_shown(run.path)}{number}{taken}{command.note}"
     missing = [
-        f"\nholdfast: {one} is not installed: pip install {one}, then: holdfast sync {run.name} --to {one}"
-        for one in not_installed(settings.to)
+        f"\nholdfast: {package} is not installed: pip install {package}, then: holdfast sync {run.target} --to {package}"
+        for package in not_installed(settings.to)
     ]
     return Launch(command, settings, run, line + "".join(missing))
 

@@ -29,7 +29,7 @@ class Leader:
     """
 
     def __init__(self, launch: Launch, run: RunFolder, trouble: Trouble) -> None:
-        self._run, self._trouble, self._words = run, trouble, len(launch.command.words)
+        self._run, self._trouble, self._num_arguments = run, trouble, len(launch.command.arguments)
         self._agent = NodeAgent(run, 0, trouble, tells_ranks=False)
         self._listener, self._attempt, self._reported = Listener(), 0, False
         self._lost_after = lost_after()
@@ -44,7 +44,9 @@ class Leader:
     def begins(self, launch: Launch) -> None:
         """An attempt begins, on all nodes with this environment and these further words of the command."""
         self._attempt, self._reported = self._attempt + 1, False
-        self._publish(RUN, environment=dict(launch.more), words=list(launch.command.words[self._words :]), line=launch.line)
+        self._publish(
+            RUN, environment=dict(launch.more), arguments=list(launch.command.arguments[self._num_arguments :]), line=launch.line
+        )
         self._agent.begins(self._attempt)
 
     def ends(self, code: int) -> list[Heard]:
@@ -52,7 +54,7 @@ class Leader:
         self._agent.ended(code)
         self._publish(END)
         deadline = time.monotonic() + _END_SECONDS
-        while any(one.seconds < self._lost_after for one in self._running()) and time.monotonic() < deadline:
+        while any(heard.seconds < self._lost_after for heard in self._running()) and time.monotonic() < deadline:
             time.sleep(TICK)
         return self._running()
 
@@ -64,26 +66,26 @@ class Leader:
 
     def failed(self) -> list[NodeState]:
         """The nodes whose command ended badly in this attempt, with what each printed last."""
-        ended = (one.state for one in self._listener.heard.values() if one.state.state == ENDED)
-        return [one for one in ended if one.attempt == self._attempt and one.code not in (None, 0, AGAIN)]
+        ended = (heard.state for heard in self._listener.heard.values() if heard.state.state == ENDED)
+        return [state for state in ended if state.attempt == self._attempt and state.code not in (None, 0, AGAIN)]
 
     def standings(self) -> list[Standing]:
         """How the ranks of the other nodes stand, as their agents say."""
         from holdfast.detectors.hang import Standing
 
-        near = [one.state for one in self._running() if one.seconds < self._lost_after]
-        return [Standing(**rank) for one in near for rank in one.ranks]
+        near = [node.state for node in self._running() if node.seconds < self._lost_after]
+        return [Standing(**rank) for node in near for rank in node.ranks]
 
     def _running(self) -> list[Heard]:
         """The nodes that run this attempt, or did when they were last heard of."""
         heard = list(self._listener.heard.values())
-        return [one for one in heard if one.state.attempt == self._attempt and one.state.state == RUNNING]
+        return [node for node in heard if node.state.attempt == self._attempt and node.state.state == RUNNING]
 
     def _look(self) -> None:
-        self._listener.hear([one for one in read_nodes(self._run) if one.node])
+        self._listener.hear([state for state in read_nodes(self._run) if state.node])
         if self._reported or self._agent.state.state != RUNNING:
             return
-        lost = next((one for one in self._running() if one.seconds >= self._lost_after), None)
+        lost = next((node for node in self._running() if node.seconds >= self._lost_after), None)
         failed = self.failed()
         if lost is None and not failed:
             return

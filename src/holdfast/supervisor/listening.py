@@ -28,10 +28,10 @@ class Listening:
         listen = os.environ.get(VARIABLE, "").strip()
         if not listen:
             return
-        words = [sys.executable, "-m", "holdfast.web.beside", str(self._run.path), listen]
+        command = [sys.executable, "-m", "holdfast.web.beside", str(self._run.path), listen]
         try:
             self._server = subprocess.Popen(
-                words,
+                command,
                 env={**os.environ, **self._token(listen)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -39,7 +39,7 @@ def loss_finding(run: RunFolder, node: NodeState, seconds: float | None) -> Find
 
 def lost_finding(run: RunFolder, node: NodeState, seconds: float, stacks: Sequence[ProcessStacks]) -> Finding:
     """The finding of a node that is lost."""
-    ranks = sorted({int(one["rank"]) for one in node.ranks})
+    ranks = sorted({int(rank["rank"]) for rank in node.ranks})
     who = f" with {rank_words(ranks)}" if ranks else ""
     say = f"node {node.node} ({node.host}){who} was not heard of for {seconds:.0f} s."
     waits = where_others_wait(run, stacks)
@@ -50,7 +50,7 @@ def lost_finding(run: RunFolder, node: NodeState, seconds: float, stacks: Sequen
 
 def where_others_wait(run: RunFolder, stacks: Sequence[ProcessStacks]) -> dict[str, Any]:
     """Keep the stacks, and say what the ranks that are left are doing."""
-    if not any(one.threads for one in stacks if one.is_rank):
+    if not any(stack.threads for stack in stacks if stack.is_rank):
         return {}
     evidence: dict[str, Any] = {"others": explain(stacks).say}
     with contextlib.suppress(OSError):
@@ -65,7 +65,7 @@ def failed_first(run: RunFolder, log_from: int, failed: Sequence[NodeState]) -> 
     """
     if not failed or not _is_consequence(end_of_log(run.path / "train.log", log_from)):
         return None
-    first = next((one for one in failed if not _is_consequence(one.log)), None)
+    first = next((node for node in failed if not _is_consequence(node.log)), None)
     if first is None or (root := root_cause(first.log)) is None or root[1] >= 0:
         return first
     return replace(first, code=128 - root[1])
@@ -92,5 +92,5 @@ def tell(run: RunFolder, finding: Finding) -> None:
 def _last_step(run: RunFolder) -> int:
     from holdfast.signals.pulse import read_pulse
 
-    pulses = [pulse for one in run.recordings() if (pulse := read_pulse(one)) is not None]
+    pulses = [pulse for recording in run.recordings() if (pulse := read_pulse(recording)) is not None]
     return max((pulse.steps - 1 for pulse in pulses if pulse.steps), default=0)

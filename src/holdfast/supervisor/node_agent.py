@@ -49,11 +49,11 @@ class Listener:
 
     def hear(self, states: Sequence[NodeState]) -> None:
         """Compare with the look before; a node is heard once it has changed something."""
-        for one in states:
-            old = self._old.setdefault(one.node, one)
-            known = self.heard.get(one.node)
-            if (one.agent, one.beat) != ((known.state if known else old).agent, (known.state if known else old).beat):
-                self.heard[one.node] = Heard(one, time.monotonic())
+        for state in states:
+            old = self._old.setdefault(state.node, state)
+            before = self.heard.get(state.node)
+            if (state.agent, state.beat) != ((before.state if before else old).agent, (before.state if before else old).beat):
+                self.heard[state.node] = Heard(state, time.monotonic())
 
 
 class NodeAgent:
@@ -65,7 +65,7 @@ class NodeAgent:
         self.on_tick: Callable[[], None] = lambda: None
         self._progress: Any = None
         self._stop, self._changing = threading.Event(), threading.Lock()
-        self._threads = [threading.Thread(target=one, name="holdfast-node", daemon=True) for one in (self._tell, self._answer)]
+        self._threads = [threading.Thread(target=work, name="holdfast-node", daemon=True) for work in (self._tell, self._answer)]
 
     def start(self) -> None:
         """Start the threads."""
@@ -119,7 +119,7 @@ class NodeAgent:
             from holdfast.supervisor.progress import Progress
 
             self._progress = Progress(self._run, TICK)
-        return [asdict(one) for one in self._progress.look() if one.step is not None]
+        return [asdict(standing) for standing in self._progress.look() if standing.step is not None]
 
     def _answer(self) -> None:
         be_nice()

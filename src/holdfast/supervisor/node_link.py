@@ -57,7 +57,7 @@ class NodeLink:
     def fetch_checkpoints(self, plan: Plan) -> None:
         """Bring the checkpoints of a plan here and verify them. Raises HoldfastError and OSError."""
         folder = f"{plan.run}/checkpoints/"
-        paths = {text for text in (*plan.environment.values(), *plan.words) if text.startswith(folder)}
+        paths = {text for text in (*plan.environment.values(), *plan.arguments) if text.startswith(folder)}
         for name in sorted({text.removeprefix(folder).partition("/")[0] for text in paths}):
             if not (self._run.path / "checkpoints" / name).exists():
                 self._fetch(name)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.endings import Ended, error_of, finding_of, trend, words_of
@@ -18,6 +18,9 @@ from holdfast.signals.nodes import NodeState
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.supervisor.train_log import end_of_log, root_cause
 from holdfast.units import duration, size
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.ranking import Ranked
 
 _LINES, _LINE = 20, 400
 _SAMPLES = 600  # of the processes: the last minutes
@@ -34,6 +37,7 @@ class PostMortem:
     ended: Ended
     finding: Finding
     causes: tuple[str, ...] = ()
+    ranked: tuple[Ranked, ...] = ()  # those that are likely enough to be named, as `holdfast diagnose` names them
     loss: float | None = None
     memory: list[dict[str, Any]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
@@ -47,7 +51,7 @@ class PostMortem:
         return error_of(self.ended)[0]
 
     @property
-    def is_worth_words(self) -> bool:
+    def is_worth_reporting(self) -> bool:
         """Whether the terminal hears of it: a training, a Python error, or an error that is known. Else the command speaks."""
         return self.trained or self.error is not None or self.finding.code not in _PLAIN
 
@@ -89,6 +93,8 @@ def examine(
     `elsewhere` is the node where it began, if that is another one; `waits` what other ranks did then.
     """
     from holdfast.diagnosis.diagnosis import diagnose
+    from holdfast.diagnosis.ranking import rank
+    from holdfast.signals.curves import Curves
 
     text = elsewhere.log if elsewhere is not None else end_of_log(run.path / "train.log", log_from)
     recordings = list(_recordings_since(run, since))
@@ -99,7 +105,7 @@ def examine(
     )
     memory = _memory(run, since)
     grown = memory[0] if memory else {}
-    ranks = len({one.rank for one in recordings})
+    ranks = len({recording.rank for recording in recordings})
     more: dict[str, Any] = {"ranks": ranks} if ranks > 1 else {}
     more |= {"loss": loss, "memory_first": grown.get("first"), "memory_last": grown.get("last"), "attempt": attempt}
     more |= {"machine_memory": _machine_memory(), "workers": workers, **(waits or {})}
@@ -111,11 +117,13 @@ def examine(
     if (error_of(ended)[0] or "") in _IMPORTS:
         early["python"] = run.info().get("python")
     finding = hang or finding_of(ended, **(more if recordings else early))
-    causes = diagnose([finding], around=list(run.journal)).causes
+    rows = list(run.journal)
+    causes = diagnose([finding], around=rows).causes
+    named = tuple(cause for cause in rank([finding], Curves(run.name, ()), around=rows, name=run.target) if cause.stated)
     lines = [line[:_LINE] for line in text.splitlines()[-_LINES:]]
     return PostMortem(
-        ended=ended, finding=finding, causes=causes, loss=loss, memory=memory, lines=lines, attempt=attempt, steps=steps,
-        trained=bool(recordings),
+        ended=ended, finding=finding, causes=causes, ranked=named, loss=loss, memory=memory, lines=lines, attempt=attempt,
+        steps=steps, trained=bool(recordings),
     )  # fmt: skip
 
 
@@ -134,8 +142,6 @@ def keep(run: RunFolder, post_mortem: PostMortem) -> None:
 
 def summary(run: RunFolder, post_mortem: PostMortem) -> list[str]:
     """The few lines for the terminal."""
-    from holdfast.diagnosis.causes import BY_CODE
-
     if post_mortem.ended.step is None and is_complete(post_mortem.finding):
         return [f"holdfast: {failed_early(post_mortem.finding)}", *_python_fix(run, post_mortem.finding), f"  more: {_more(run)}"]
     at = " before the first step" if post_mortem.ended.step is None else f" after step {post_mortem.ended.step:,}"
@@ -150,10 +156,9 @@ def summary(run: RunFolder, post_mortem: PostMortem) -> list[str]:
     if "open_files" in post_mortem.finding.evidence:
         facts.append("{} of {} open files".format(*post_mortem.ended.files or (0, 0)))
     lines = [head, *([f"  {' · '.join(facts)}"] if facts else [])]
-    for code in post_mortem.causes[:_SHOWN]:
-        cause = BY_CODE[code]
-        lines.append(f"  {'likely cause' if code == post_mortem.causes[0] else 'or'}: {cause.because}")
-        lines += [f"    fix: {fix.words}" for fix in cause.fixes[:1]]
+    for place, ranked in enumerate(post_mortem.ranked[:_SHOWN]):
+        lines.append(f"  {f'or, {ranked.stated}' if place else f'{ranked.stated} cause'}: {ranked.cause.because}")
+        lines += [f"    fix: {fix.words}" for fix in ranked.fixes[:1]]
     return [*lines, f"  more: {_more(run)}"]
 
 
@@ -180,9 +185,10 @@ def _python_fix(run: RunFolder, finding: Finding) -> list[str]:
 
 
 def _more(run: RunFolder) -> str:
+    path = run.path / "post-mortem.txt"
     with contextlib.suppress(ValueError, OSError):
-        return f"holdfast diagnose {run.name}; {(run.path / 'post-mortem.txt').relative_to(Path.cwd().resolve())}"
-    return f"holdfast diagnose {run.path}; {run.path / 'post-mortem.txt'}"
+        path = path.relative_to(Path.cwd().resolve())
+    return f"holdfast diagnose {run.target}; {shlex.quote(str(path))}"
 
 
 def report(run: RunFolder, post_mortem: PostMortem) -> list[str]:

@@ -33,12 +33,12 @@ _LAST_RANK_SECONDS = 600.0  # for the rank that writes; the scheduler usually ki
 
 def node_of(environment: Mapping[str, str]) -> int:
     """The number of this node, as the launcher says; the first one is 0."""
-    found = next((text for name in NODE_VARIABLES if (text := environment.get(name, "")).isdecimal()), None)
-    if found is None:
+    node = next((text for name in NODE_VARIABLES if (text := environment.get(name, "")).isdecimal()), None)
+    if node is None:
         names = ", ".join(NODE_VARIABLES[:-1])
         problem = f"--nodes needs the number of this node, and none of {names} and NODE_RANK is set."
         raise UsageError(problem, fix="export NODE_RANK=0 on the first node, 1 on the second, …")
-    return int(found)
+    return int(node)
 
 
 class Preemption:
@@ -93,7 +93,7 @@ class Preemption:
     def _has_stepped(self) -> bool:
         from holdfast.probe.rows import last_rows
 
-        return any(len(last_rows(one.path, "steps", ("step",), 1)["step"]) for one in self._ranks())
+        return any(len(last_rows(rank.path, "steps", ("step",), 1)["step"]) for rank in self._ranks())
 
     def _queue_stop(self) -> bool:
         """Queue the action for all ranks; False before their first step."""
@@ -101,12 +101,12 @@ class Preemption:
         from holdfast.recovery.judge import step_ahead
 
         ranks = self._ranks()
-        tables = [last_rows(one.path, "steps", ("step", "step_seconds"), _RECENT_STEPS) for one in ranks]
+        tables = [last_rows(rank.path, "steps", ("step", "step_seconds"), _RECENT_STEPS) for rank in ranks]
         if not tables or not all(len(rows["step"]) for rows in tables):
             return False
         newest = max(int(rows["step"][-1]) for rows in tables)
-        seconds = sorted(float(one) for one in tables[0]["step_seconds"])[len(tables[0]["step"]) // 2]
-        is_here = {one.info().get("host") for one in ranks} == {socket.gethostname()}
+        seconds = sorted(float(taken) for taken in tables[0]["step_seconds"])[len(tables[0]["step"]) // 2]
+        is_here = {rank.info().get("host") for rank in ranks} == {socket.gethostname()}
         at = 0 if len(ranks) == 1 else step_ahead(newest, seconds, is_here=is_here)
         number = 1 + max((int(row.get("number") or 0) for row in self._run.journal if row.get("kind") == "action"), default=0)
         why = f"{_PREEMPTED} ({self.requested.name})" if self.requested else _PREEMPTED
@@ -116,9 +116,9 @@ class Preemption:
 
     def _ranks(self) -> list[Recording]:
         """The ranks of the newest training that began after this start."""
-        new = [one for one in trainings(self._run) if one not in self._earlier]
-        newest = max((one.part for one in new), default=0)
-        return [one for one in new if one.part == newest]
+        new = [training for training in trainings(self._run) if training not in self._earlier]
+        newest = max((recording.part for recording in new), default=0)
+        return [recording for recording in new if recording.part == newest]
 
     def _rows(self) -> list[dict[str, Any]]:
         rows = (row for row in self._run.journal if row.get("kind") == "action" and row.get("because") == _PREEMPTED)

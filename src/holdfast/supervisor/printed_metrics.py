@@ -90,7 +90,9 @@ class PrintedMetrics:
         recordings = trainings(self._run) if new or self._lines else []
         if not recordings or not is_ours(self._run):  # of several machines, the one with the lowest rank writes
             return
-        newest = max((one for one in recordings if one.rank == recordings[0].rank), key=lambda one: one.part)
+        newest = max(
+            (recording for recording in recordings if recording.rank == recordings[0].rank), key=lambda recording: recording.part
+        )
         if newest != self._recording:
             self._settle(last=True)  # what was printed until then belongs to the training before
             self._close()

@@ -57,16 +57,16 @@ class Progress:
         now = time.monotonic()
         passed, self._looked = awake(now - self._looked, self._tick), now
         self._find()
-        return [self._standing(one, passed, now) for one in list(self._followed.values()) if self._lives(one)]
+        return [self._standing(followed, passed, now) for followed in list(self._followed.values()) if self._lives(followed)]
 
     def pid_of(self, rank: int) -> int | None:
         """The process of a rank."""
-        return next((one.pid for one in self._followed.values() if one.rank == rank), None)
+        return next((followed.pid for followed in self._followed.values() if followed.rank == rank), None)
 
     @property
     def by_rank(self) -> dict[int, int]:
         """The processes that train, by rank."""
-        return {one.rank: one.pid for one in self._followed.values()}
+        return {followed.rank: followed.pid for followed in self._followed.values()}
 
     @property
     def pids(self) -> list[int]:
@@ -75,8 +75,8 @@ class Progress:
 
     def stopped_for(self) -> tuple[int, float] | None:
         """The process that has been stopped for longest, and for how many seconds."""
-        stopped = [(one.pid, one.stopped) for one in self._followed.values() if one.stopped > 0]
-        return max(stopped, key=lambda one: one[1], default=None)
+        stopped = [(followed.pid, followed.stopped) for followed in self._followed.values() if followed.stopped > 0]
+        return max(stopped, key=lambda followed: followed[1], default=None)
 
     def begin_again(self) -> None:
         """Another attempt begins: forget the processes of the one before."""
@@ -96,8 +96,8 @@ class Progress:
             if followed is None or followed.recording != recording:
                 self._followed[pid] = _Followed(pid, recording.rank, recording)
         begun = {pulse.pid: pulse for pulse in starting(self._run)}
-        for pid, one in list(self._followed.items()):
-            if one.recording is None and pid not in begun:  # it trains now, and its recording is another machine's
+        for pid, followed in list(self._followed.items()):
+            if followed.recording is None and pid not in begun:  # it trains now, and its recording is another machine's
                 self._followed.pop(pid, None)
         for pid, pulse in begun.items():
             if pid not in self._followed and pid not in self._gone:
@@ -109,7 +109,9 @@ class Progress:
         if listed is not self._listed:
             self._listed, self._own = listed, listed
         host = socket.gethostname()
-        self._own = [one for one in self._own if (info := self._who(one)) is None or info.get("host") in (None, host)]
+        self._own = [
+            recording for recording in self._own if (info := self._who(recording)) is None or info.get("host") in (None, host)
+        ]
         return self._own
 
     def _who(self, recording: Recording) -> dict[str, Any] | None:
@@ -119,52 +121,52 @@ class Progress:
             cached = self._infos[recording.path] = info
         return cached
 
-    def _lives(self, one: _Followed) -> bool:
-        info = self._who(one.recording) if one.recording is not None else None
-        if lives(info or {"pid": one.pid}):
+    def _lives(self, followed: _Followed) -> bool:
+        info = self._who(followed.recording) if followed.recording is not None else None
+        if lives(info or {"pid": followed.pid}):
             return True
-        self._followed.pop(one.pid, None)
-        self._gone.add(one.pid)
+        self._followed.pop(followed.pid, None)
+        self._gone.add(followed.pid)
         return False
 
-    def _standing(self, one: _Followed, passed: float, now: float) -> Standing:
-        self._read(one, now)
-        seen: tuple[object, ...] = (one.pulse,) if one.pulse is not None else (one.last_step,)
-        one.state = process_state(one.pid)
-        if seen != one.seen:
-            one.seen, one.silent, one.stopped = seen, 0.0, 0.0
-        elif one.state in STOPPED:
-            one.stopped += passed
+    def _standing(self, followed: _Followed, passed: float, now: float) -> Standing:
+        self._read(followed, now)
+        seen: tuple[object, ...] = (followed.pulse,) if followed.pulse is not None else (followed.last_step,)
+        followed.state = process_state(followed.pid)
+        if seen != followed.seen:
+            followed.seen, followed.silent, followed.stopped = seen, 0.0, 0.0
+        elif followed.state in STOPPED:
+            followed.stopped += passed
         else:
-            one.silent += passed
-        pulse = one.pulse
-        done = pulse.steps if pulse is not None else one.last_step
+            followed.silent += passed
+        pulse = followed.pulse
+        done = pulse.steps if pulse is not None else followed.last_step
         return Standing(
-            rank=one.rank,
-            silent=one.silent,
+            rank=followed.rank,
+            silent=followed.silent,
             phase=pulse.phase if pulse is not None else "training",
-            step=done - 1 if done else one.last_step,
-            steps=0 if done is None else done - (one.first_step or 0),
-            longest_step=one.longest,
+            step=done - 1 if done else followed.last_step,
+            steps=0 if done is None else done - (followed.first_step or 0),
+            longest_step=followed.longest,
             longest_evaluation=pulse.longest_evaluation if pulse is not None else None,
-            state=one.state,
+            state=followed.state,
         )
 
-    def _read(self, one: _Followed, now: float) -> None:
-        if one.recording is None:
-            one.pulse = next((pulse for pulse in starting(self._run) if pulse.pid == one.pid), one.pulse)
+    def _read(self, followed: _Followed, now: float) -> None:
+        if followed.recording is None:
+            followed.pulse = next((pulse for pulse in starting(self._run) if pulse.pid == followed.pid), followed.pulse)
             return
-        one.pulse = read_pulse(one.recording) or one.pulse
-        if now - one.looked < _STEPS_EVERY:
+        followed.pulse = read_pulse(followed.recording) or followed.pulse
+        if now - followed.looked < _STEPS_EVERY:
             return
-        one.looked = now
-        rows = last_rows(one.recording.path, "steps", ("step", "step_seconds"), _RECENT_STEPS)
+        followed.looked = now
+        rows = last_rows(followed.recording.path, "steps", ("step", "step_seconds"), _RECENT_STEPS)
         steps, seconds = rows["step"], rows["step_seconds"]
         if len(steps):
-            one.last_step = int(steps[-1])
-            one.first_step = int(steps[0]) if one.first_step is None else one.first_step
+            followed.last_step = int(steps[-1])
+            followed.first_step = int(steps[0]) if followed.first_step is None else followed.first_step
         valid = seconds[measured(seconds)]
-        one.longest = float(np.max(valid)) if len(valid) else one.longest
+        followed.longest = float(np.max(valid)) if len(valid) else followed.longest
 
 
 def process_state(pid: int) -> str:

@@ -51,7 +51,7 @@ def saved_steps(run: RunFolder) -> list[SavedStep]:
             number = path.stem.removeprefix("step-")
             if number.isdecimal():
                 steps.append(SavedStep(int(number), recording.rank if recording else 0, path, recording))
-    return sorted(steps, key=lambda one: (one.step, one.rank, str(one.path)))
+    return sorted(steps, key=lambda step: (step.step, step.rank, str(step.path)))
 
 
 def choose(run: RunFolder, step: int | None, rank: int | None = None) -> list[SavedStep]:
@@ -59,13 +59,13 @@ def choose(run: RunFolder, step: int | None, rank: int | None = None) -> list[Sa
     saved = saved_steps(run)
     if not saved:
         raise _nothing_saved(run)
-    fitting = [one for one in saved if step in (None, one.step) and rank in (None, one.rank)]
+    fitting = [batch for batch in saved if step in (None, batch.step) and rank in (None, batch.rank)]
     if fitting:
-        return [one for one in fitting if one.step == fitting[0].step]
-    steps = ", ".join(dict.fromkeys(f"{one.step}" + (f" (rank {one.rank})" if one.rank else "") for one in saved))
+        return [batch for batch in fitting if batch.step == fitting[0].step]
+    steps = ", ".join(dict.fromkeys(f"{batch.step}" + (f" (rank {batch.rank})" if batch.rank else "") for batch in saved))
     which = "a step" if step is None else f"step {step}"
     which += f" of {run.name}" if rank is None else f" of rank {rank} of {run.name}"
-    fix = f"holdfast replay {run.name} --step {saved[0].step}"
+    fix = f"holdfast replay {run.target} --step {saved[0].step}"
     raise UsageError(f"{which} is not saved; there are: {steps}.", fix=fix)
 
 
@@ -83,21 +83,21 @@ def _nothing_saved(run: RunFolder) -> UsageError:
     if not skipped:
         return UsageError(
             f"no batch of {run.name} is saved: none of its updates was skipped.",
-            fix=f"see the findings: holdfast diagnose {run.name}",
+            fix=f"see the findings: holdfast diagnose {run.target}",
         )
     findings = [row.get("evidence") or {} for row in rows if row.get("kind") == "finding"]
-    not_saved = [str(one) for evidence in findings for one in (evidence.get("batch") or {}).get("not_saved") or ()]
+    not_saved = [str(missing) for evidence in findings for missing in (evidence.get("batch") or {}).get("not_saved") or ()]
     failed = [str(evidence["error"]) for evidence in findings if "what" in evidence and "error" in evidence]
     reason = next(iter((*not_saved, *failed)), "the batch did not come from a DataLoader")
     return UsageError(
         f"no batch of {run.name} is saved, though the update of step {skipped[0].get('step')} was skipped: {reason}.",
-        fix=f"see the journal: holdfast journal {run.name}",
+        fix=f"see the journal: holdfast journal {run.target}",
     )
 
 
 def replay(run: RunFolder, saved: SavedStep, *, timeout: float) -> dict[str, Any]:
     """Start the command again, wait for the answer, and give it."""
-    words, more = command_of(run, saved)
+    command, more = command_of(run, saved)
     folder = Path(str(run.info().get("cwd") or Path.cwd()))
     if not folder.is_dir():
         raise HoldfastError(f"{folder}, where the run was started, does not exist.", fix="put the script and its data back there")
@@ -106,51 +106,51 @@ def replay(run: RunFolder, saved: SavedStep, *, timeout: float) -> dict[str, Any
         variables = {"HOLDFAST_REPLAY": str(saved.path.resolve()), "HOLDFAST_REPLAY_RESULT": str(result)}
         environment = started_inside(os.environ, "holdfast.injected.replay:begin", Path(place), **more, **variables)
         environment["TORCHDYNAMO_DISABLE"] = "1"  # nothing is compiled away from sight
-        code = _run(words, folder, environment, log, timeout)
+        code = _run(command, folder, environment, log, timeout)
         printed = log.read_text(encoding="utf-8", errors="replace")
         try:
             answer: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            raise _failed(words, code, printed, "") from None
+            raise _failed(command, code, printed, "") from None
     if answer.get("problem"):
-        raise _failed(words, code, printed, str(answer["problem"]))
+        raise _failed(command, code, printed, str(answer["problem"]))
     return answer
 
 
 def command_of(run: RunFolder, saved: SavedStep) -> tuple[list[str], dict[str, str]]:
     """The words to start, and what they need in their environment. Of several ranks, the one that saved runs alone."""
     info = run.info()
-    words = [str(word) for word in info.get("command") or ()]
+    command = [str(word) for word in info.get("command") or ()]
     ranks = {recording.rank for recording in run.recordings()}
     if saved.recording is not None and (len(ranks) > 1 or (info.get("world_size") or 1) > 1):
         own = [str(word) for word in saved.recording.info().get("argv") or ()]
         if own and "-c" not in own[:3]:  # a child of `multiprocessing` cannot be started by itself
             return own, _alone()
-    if not words:
+    if not command:
         raise HoldfastError(f"{run.name} does not say how it was started.", fix="its run.json holds no command")
-    if any("ipykernel" in word for word in words):
+    if any("ipykernel" in word for word in command):
         raise HoldfastError(
             f"{run.name} was trained in a notebook, which cannot be started again.", fix="move the cells to a script"
         )
     interpreter = info.get("python")
-    if isinstance(interpreter, str) and Path(interpreter).exists() and Path(words[0]).name.startswith(("python", "pypy")):
-        words[0] = interpreter
-    return words, {}
+    if isinstance(interpreter, str) and Path(interpreter).exists() and Path(command[0]).name.startswith(("python", "pypy")):
+        command[0] = interpreter
+    return command, {}
 
 
 def _alone() -> dict[str, str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    one = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-    return {**one, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    return {**alone, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 
 
-def _run(words: Sequence[str], folder: Path, environment: dict[str, str], log: Path, timeout: float) -> int:
+def _run(command: Sequence[str], folder: Path, environment: dict[str, str], log: Path, timeout: float) -> int:
     with log.open("wb") as output:
         try:
             process = subprocess.Popen(
-                words,
+                command,
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -160,7 +160,7 @@ def _run(words: Sequence[str], folder: Path, environment: dict[str, str], log: P
             )
         except OSError as error:
             raise HoldfastError(
-                f"{words[0]} cannot be started: {error.strerror}.", fix="activate the run's environment"
+                f"{command[0]} cannot be started: {error.strerror}.", fix="activate the run's environment"
             ) from error
         try:
             return process.wait(timeout)
@@ -179,11 +179,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _failed(words: Sequence[str], code: int, printed: str, problem: str) -> HoldfastError:
+def _failed(command: Sequence[str], code: int, printed: str, problem: str) -> HoldfastError:
     last = [line for line in printed.splitlines() if line.strip()][-_TAIL:]
     shown = "".join(f"\n    {line}" for line in last)
     reason = problem or f"the script ended with code {code} before its first update"
     return HoldfastError(
         f"the step could not be replayed: {reason}.{' It printed:' if shown else ''}{shown}",
-        fix=f"check that this still runs: {' '.join(words)}",
+        fix=f"check that this still runs: {' '.join(command)}",
     )

@@ -25,7 +25,6 @@ from holdfast.supervisor.forwarding import Forwarding
 from holdfast.supervisor.launch import Launch
 from holdfast.supervisor.memory_events import MemoryEvents
 from holdfast.supervisor.train_log import TrainLog
-from holdfast.supervisor.verdict import count_steps
 
 if TYPE_CHECKING:
     from holdfast.detectors.finding import Finding
@@ -56,7 +55,7 @@ class Restarts:
         self._hang: Finding | None = None
         self._with_flag = False  # the attempt was started with the script's own flag for resuming
         self._cannot_load = False  # an attempt ended as it loaded what the script had saved: the next ones go without
-        self._words: list[str] = []
+        self._summary: list[str] = []
         self._ending = threading.Lock()  # held while a hang is being ended
         self._pid, self._since, self._log_from = 0, 0.0, 0
         self._memory = MemoryEvents()
@@ -115,7 +114,7 @@ class Restarts:
         say = str(finding.evidence.get("say") or finding.code)
         why = say.partition(" No step for ")[0].rstrip(".")  # the line has the time itself
         silent = f"no progress for {float(finding.evidence.get('seconds') or 0.0):.0f} s after step {finding.step:,}"
-        _print(f"holdfast: {silent}: {why} (holdfast backtrace {self._run.name})")
+        _print(f"holdfast: {silent}: {why} (holdfast backtrace {self._run.target})")
 
     def _end_all(self, finding: Finding) -> None:
         from holdfast.supervisor.ending import end_all
@@ -159,7 +158,7 @@ class Restarts:
         if self._hang is None and self._signals.requested is not None:
             self._note_requested(post_mortem, self._signals.requested)
             return None
-        if self.trains or post_mortem.is_worth_words:
+        if self.trains or post_mortem.is_worth_reporting:
             self._keep(post_mortem)
         return self._decide(post_mortem, code) if self.trains and self._policy.heals_from(post_mortem.finding.code) else None
 
@@ -179,8 +178,8 @@ class Restarts:
         if refused is not None and self._run.path.is_dir():
             where = f"{self._run.path} is not writable ({refused.strerror})"
             _print(f"holdfast: the record of {self._run.name} is incomplete: {where}")
-        if self._words:
-            _print("\n".join(self._words))
+        if self._summary:
+            _print("\n".join(self._summary))
             return
         try:
             line = self._verdict()
@@ -193,9 +192,10 @@ class Restarts:
     def _verdict(self) -> str | None:
         if not self._run.journal.path.exists() or self._run.info().get("exit_code") != 0:
             return None
-        from holdfast.supervisor.verdict import last_line
+        from holdfast.diagnosis.run_verdict import verdict_on
 
-        return last_line(self._run)
+        verdict = verdict_on(self._run)
+        return None if verdict is None else f"holdfast: {verdict.text}"
 
     def _examine(self, code: int, outside: Outside) -> PostMortem:
         from holdfast.supervisor.losses import failed_first
@@ -221,21 +221,21 @@ class Restarts:
 
         keep(self._run, post_mortem)
         damaged = self._tell_damaged(post_mortem)
-        *words, more = summary(self._run, post_mortem)
-        self._words = [*words, *damaged, more] if post_mortem.is_worth_words else []
+        *lines, more = summary(self._run, post_mortem)
+        self._summary = [*lines, *damaged, more] if post_mortem.is_worth_reporting else []
 
     def _tell_damaged(self, post_mortem: PostMortem) -> list[str]:
         """Files that the end has left damaged: into the journal, and as lines for the terminal."""
         from holdfast.diagnosis.diagnosis import diagnose
         from holdfast.supervisor.damaged import damaged_files
 
-        words = []
+        lines = []
         for finding in damaged_files(self._run, since=self._since, end=post_mortem.finding) if post_mortem.trained else ():
             with contextlib.suppress(OSError):
                 self._run.journal.write("finding", **finding.as_row())
                 self._run.journal.write("diagnosis", **diagnose([finding]).as_row())
-            words.append(f"  {Path(finding.evidence['path']).name} is damaged [checkpoint-torn]: {finding.evidence['why']}")
-        return words
+            lines.append(f"  {Path(finding.evidence['path']).name} is damaged [checkpoint-torn]: {finding.evidence['why']}")
+        return lines
 
     # Starting again
 
@@ -264,7 +264,7 @@ class Restarts:
         now = self._changes or Changes()
         decided = decide(self._endings, now, at_most=self._launch.settings.restarts)
         if isinstance(decided, Stop):
-            self._words += [f"  {decided.why}"] if decided.why else []
+            self._summary += [f"  {decided.why}"] if decided.why else []
             self._tell_stop(post_mortem, decided.why)
             return None
         return self._restart(post_mortem, decided, origin)
@@ -299,13 +299,13 @@ class Restarts:
         flag = [] if self._flag_failed else arguments(settings.resume_args, facts, needs="checkpoint")
         self._with_flag = bool(flag)
         more = [*flag, *arguments(settings.restart_args, facts)]
-        command = replace(self._launch.command, words=(*self._launch.command.words, *more))
+        command = replace(self._launch.command, arguments=(*self._launch.command.arguments, *more))
         lost = self._done_again(origin) if flag else None
-        parts = [self._from(origin, flag, lost), *changes.words()]
-        line = f"holdfast: {self._words[0].removeprefix('holdfast: ') if self._words else post_mortem.finding.code}\n"
-        number = sum(not one.flag_failed for one in self._endings)
+        parts = [self._from(origin, flag, lost), *changes.sentences()]
+        line = f"holdfast: {self._summary[0].removeprefix('holdfast: ') if self._summary else post_mortem.finding.code}\n"
+        number = sum(not ending.flag_failed for ending in self._endings)
         line += f"holdfast: restarted ({number} of {settings.restarts} restarts): {', '.join(parts)}"
-        self._words = []
+        self._summary = []
         row = {"action": "restart", "step": post_mortem.ended.step or 0, "because": post_mortem.finding.code}
         changed = {name: facts[name] for name in ("workers", "parts", "lr_factor") if facts[name] not in (None, 1, 1.0)}
         action_settings = {
@@ -321,22 +321,24 @@ class Restarts:
 
     @property
     def _flag_failed(self) -> bool:
-        return any(one.flag_failed for one in self._endings)
+        return any(ending.flag_failed for ending in self._endings)
 
     def _done_again(self, origin: Origin) -> int | None:
         """How many steps come again after the checkpoint that the script is told to load; None if that is not known."""
-        reached = max((one.reached + 1 for one in self._endings if one.reached is not None), default=0)
+        reached = max((ending.reached + 1 for ending in self._endings if ending.reached is not None), default=0)
         return reached - origin.step if origin.step is not None and reached >= origin.step else None
 
     def _from(self, origin: Origin, flag: Sequence[str], lost: int | None) -> str:
         """Where the next attempt begins, and why not as it was told to."""
+        from holdfast.units import count
+
         template = self._launch.settings.resume_args or ""
         if self._cannot_load:
             own = f"Holdfast's own checkpoint (step {origin.kept_step:,})" if origin.kept_step else "the beginning"
             return f"from {own}: the script could not load what it had saved"
         if flag and origin.path is not None:
             at = f" (step {origin.step:,})" if origin.step is not None else ""
-            again = "" if lost is None else f", {count_steps(lost)} repeated"
+            again = "" if lost is None else f", {count(lost, 'step')} repeated"
             return f"from {origin.path.name}{at} with {_flag_in(template)}{again}"
         if not template:
             return f"from {_shown(origin)}"
@@ -359,9 +361,9 @@ def resumed(launch: Launch) -> Launch:
     from holdfast.recovery.restart import Changes
     from holdfast.supervisor.resume import arguments, environment, find_origin
 
-    origin, attempt = find_origin(launch.run), max(one.part for one in recordings) + 2
+    origin, attempt = find_origin(launch.run), max(recording.part for recording in recordings) + 2
     flag = arguments(launch.settings.resume_args, {"checkpoint": origin.path, "step": origin.step}, needs="checkpoint")
-    command = replace(launch.command, words=(*launch.command.words, *flag)) if flag else launch.command
+    command = replace(launch.command, arguments=(*launch.command.arguments, *flag)) if flag else launch.command
     line = f"{launch.line}\nholdfast: resumed from {_shown(origin)}"
     return replace(launch, command=command, line=line, more=environment(launch.run, origin, Changes(), attempt))
 

@@ -51,7 +51,7 @@ def find_origin(run: RunFolder, *, before: int | None = None) -> Origin:
 def confirmed(folder: Path, facts: Mapping[str, Any]) -> str | None:
     """How a script resumes, as a run of it in this folder was last told with `--resume-args`; "" takes that back."""
     templates = (run.info().get("resume_args") for run in runs_of(folder, facts))
-    return next((words for words in templates if isinstance(words, str)), None)
+    return next((template for template in templates if isinstance(template, str)), None)
 
 
 def runs_of(folder: Path, facts: Mapping[str, Any]) -> list[RunFolder]:
@@ -62,7 +62,7 @@ def runs_of(folder: Path, facts: Mapping[str, Any]) -> list[RunFolder]:
             run = RunFolder.open(path.parent)
             if not path.parent.is_symlink() and same_script(facts, run.info()):
                 runs.append((float(run.info().get("started") or 0.0), run))
-    return [run for _, run in sorted(runs, key=lambda one: -one[0])]
+    return [run for _, run in sorted(runs, key=lambda dated: -dated[0])]
 
 
 def saved_by_the_script(run: RunFolder) -> list[Path]:
@@ -75,9 +75,9 @@ def saved_by_the_script(run: RunFolder) -> list[Path]:
     for row in run.journal:
         if row.get("kind") == "checkpoint" and row.get("event") == "saved" and row.get("path") and row.get("by") != "guard":
             path = _whole(Path(str(row["path"])))
-            for one in (path, *_beside(path)):
-                if one not in saves and not one.is_relative_to(ours):
-                    saves[one] = changed(one)
+            for file in (path, *_beside(path)):
+                if file not in saves and not file.is_relative_to(ours):
+                    saves[file] = changed(file)
     saved = [kept.path for kept in _store_of(run) if kept.manifest.get("made_by") != "guard"]
     saves |= {path: changed(path) for path in saved}
     return sorted((path for path, at in saves.items() if at >= since), key=lambda path: -saves[path])
@@ -85,15 +85,15 @@ def saved_by_the_script(run: RunFolder) -> list[Path]:
 
 def _beside(path: Path) -> list[Path]:
     with contextlib.suppress(OSError):
-        return [one for one in path.parent.iterdir() if _is_alike(one, path)][:_BESIDE]
+        return [file for file in path.parent.iterdir() if _is_alike(file, path)][:_BESIDE]
     return []
 
 
-def _is_alike(one: Path, path: Path) -> bool:
+def _is_alike(file: Path, path: Path) -> bool:
     """Whether something may be a checkpoint, by its name, where `path` is one."""
-    if one.suffix in _SUFFIXES or (path.suffix and one.suffix == path.suffix):
+    if file.suffix in _SUFFIXES or (path.suffix and file.suffix == path.suffix):
         return True
-    return not path.suffix and is_of_trainer(one)
+    return not path.suffix and is_of_trainer(file)
 
 
 def changed(path: Path) -> float:
@@ -151,8 +151,8 @@ def _step_of(run: RunFolder, path: Path, own: int | None) -> int | None:
             return int(row["step"])
     if own is not None:
         return own
-    newest = sorted(run.recordings(), key=lambda one: (one.rank, -one.part))
-    return next((made for one in newest if (made := steps_until(one, changed(path))) is not None), None)
+    newest = sorted(run.recordings(), key=lambda recording: (recording.rank, -recording.part))
+    return next((made for recording in newest if (made := steps_until(recording, changed(path))) is not None), None)
 
 
 def steps_until(recording: Recording, moment: float) -> int | None:
@@ -168,8 +168,8 @@ def arguments(template: str | None, facts: Mapping[str, Any], *, needs: str | No
     """The words of a template such as `--resume {checkpoint}`; none while something that it names is not known."""
     if not template or (needs is not None and facts.get(needs) is None):
         return []
-    words = [word.format(**{name: facts.get(name) for name in _NAMES}) for word in shlex.split(template)]
-    return [] if any(facts.get(name) is None for name in names_in(template)) else words
+    argv = [word.format(**{name: facts.get(name) for name in _NAMES}) for word in shlex.split(template)]
+    return [] if any(facts.get(name) is None for name in names_in(template)) else argv
 
 
 def names_in(template: str) -> list[str]:

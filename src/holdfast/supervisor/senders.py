@@ -33,7 +33,7 @@ class Senders:
         named = [str(name) for name in self._run.info().get("to") or ()]
         missing = not_installed(named)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # inherited: one that comes early is not lost
-        for name in (*(one for one in named if one not in missing), *(["notify"] if self._environment.get(NOTIFY) else [])):
+        for name in (*(name for name in named if name not in missing), *(["notify"] if self._environment.get(NOTIFY) else [])):
             try:
                 self._processes[name] = subprocess.Popen(
                     [sys.executable, "-m", "holdfast.integrations.beside", str(self._run.path), name],
@@ -64,7 +64,7 @@ class Senders:
         """Print a line for each tracker that does not take what it is sent."""
         for name in self._processes:
             if name != "notify" and (error := self._error(name)):
-                line = f"holdfast: not all was sent to {name}: {error}; later: holdfast sync {self._run.name} --to {name}\n"
+                line = f"holdfast: not all was sent to {name}: {error}; later: holdfast sync {self._run.target} --to {name}\n"
                 with contextlib.suppress(OSError):
                     os.write(2, line.encode(errors="replace"))
 

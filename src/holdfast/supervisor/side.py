@@ -25,10 +25,10 @@ _NICENESS = 10
 _EVERY_SECONDS = 1.0
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Watch from outside until the process is gone. Exits 0, or 2 if it was called wrongly."""
     try:
-        folder, pid = Path(words[0]), int(words[1])
+        folder, pid = Path(arguments[0]), int(arguments[1])
         run = RunFolder.open(folder)
     except (IndexError, ValueError, OSError, HoldfastError):
         return 2

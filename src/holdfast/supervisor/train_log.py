@@ -96,5 +96,5 @@ def end_of_log(path: Path, since: int) -> str:
 
 def root_cause(log: str) -> tuple[int, int] | None:
     """The rank that failed first and its exit code, as torchrun says at its end; a signal is negative."""
-    found = _ROOT_CAUSE.search(log, max(0, log.rfind("Root Cause")))
-    return (int(found[1]), int(found[2])) if found is not None else None
+    match = _ROOT_CAUSE.search(log, max(0, log.rfind("Root Cause")))
+    return (int(match[1]), int(match[2])) if match is not None else None

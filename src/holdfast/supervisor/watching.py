@@ -44,73 +44,95 @@ def run_command(command: Command, settings: Settings) -> int:
         return _run_unwatched(launch)
     if settings.node:
         return _run_node(launch, launch.run)
-    return _run_watched(launch, launch.run)
+    return WatchedRun(launch, launch.run).run()
 
 
-def _run_watched(launch: Launch, run: RunFolder) -> int:
-    trouble, info = Trouble(run.journal), RunInfo(run)
-    log = TrainLog(run.path / "train.log", trouble)
-    printed = PrintedMetrics(run, trouble)
+class WatchedRun:
+    """A run from its first attempt to its end: output is copied, signals are passed on, what died starts again."""
 
-    def copy(part: bytes, channel: int) -> None:
-        log.put(part)
-        printed.put(part, channel)
+    def __init__(self, launch: Launch, run: RunFolder) -> None:
+        self._launch, self._run = launch, run
+        self._trouble, self._info = Trouble(run.journal), RunInfo(run)
+        self._log = TrainLog(run.path / "train.log", self._trouble)
+        self._printed = PrintedMetrics(run, self._trouble)
+        self._streams = self._new_streams()
+        self._window = Window(self._streams)
+        self._preemption = _preemption(launch, self._trouble)
+        self._signals = Forwarding(self._window.resize, preemption=self._preemption, apart=launch.apart)
+        self._leader = Leader(launch, run, self._trouble) if launch.settings.nodes > 1 else None
+        self._restarts = Restarts(launch, run, self._signals, self._trouble, self._leader)
 
-    streams = Streams(copy, trouble.step_back)
-    window = Window(streams)
-    preemption = _preemption(launch, trouble)
-    signals = Forwarding(window.resize, preemption=preemption, apart=launch.apart)
-    leader = Leader(launch, run, trouble) if launch.settings.nodes > 1 else None
-    restarts = Restarts(launch, run, signals, trouble, leader)
-    try:
-        pid = _start(restarts.first(), streams, signals, leader)
-    except UsageError:
-        _remove(run)
-        raise
-    info.note(pid=pid)
-    log.start()
-    printed.start()
-    streams.start()
-    signals.to(pid)
-    with Outside(run, pid, trouble, hurry=signals.hurry, notify=launch.settings.notify) as outside:
-        if leader is not None:
-            outside.hang.others = leader.standings
-            leader.start()
-        later = threading.Thread(target=lambda: info.note(**facts_later(launch.command.words)), daemon=True)
-        later.start()
-        restarts.begins(pid, outside)
+    def run(self) -> int:
+        """Everything; the code to exit with."""
+        try:
+            pid = self._start(self._restarts.first())
+        except UsageError:
+            _remove(self._run)
+            raise
+        self._log.start()
+        self._printed.start()
+        self._copy_output(pid)
+        notify = self._launch.settings.notify
+        with Outside(self._run, pid, self._trouble, hurry=self._signals.hurry, notify=notify) as outside:
+            if self._leader is not None:
+                outside.hang.others = self._leader.standings
+                self._leader.start()
+            facts = threading.Thread(target=self._note_facts, daemon=True)
+            facts.start()
+            code, held = self._attempts(pid, outside)
+            if self._leader is not None:
+                self._leader.over(code)
+            code = self._preemption.exit_code(code) if self._preemption else code
+            if (refused := self._info.note(ended=time.time(), exit_code=code)) is not None:
+                self._trouble.step_back("writing run.json", refused)
+            facts.join(_FACTS_SECONDS)
+            self._printed.finish()
+            self._log.close(_LOG_SECONDS)
+            if held:
+                _leave_to_drain(held, self._log.path, self._signals)
+        self._restarts.say(refused)
+        outside.senders.say_left()
+        if outside.busy:
+            os._exit(code)  # ending the interpreter under a thread that writes Parquet can crash, and the code would be lost
+        return code
+
+    def _attempts(self, pid: int, outside: Outside) -> tuple[int, list[Channel]]:
+        """Wait for the command, and for every restart; the last exit code, and the output that others still hold open."""
+        restarts, signals = self._restarts, self._signals
         while True:
+            restarts.begins(pid, outside)
             code = _wait_for(pid)
             signals.command_ended()
             early = code != 0 or restarts.has_ended_it or signals.requested is not None
             if not (early and restarts.trains):
-                info.note(ended=time.time(), exit_code=code)
-            held = streams.finish(signals.hurry)
-            again = restarts.after(code, log, outside) if early else None
+                self._info.note(ended=time.time(), exit_code=code)
+            held = self._streams.finish(signals.hurry)
+            again = restarts.after(code, self._log, outside) if early else None
             if again is None:
-                break
+                return code, held
             _let_go(held)
-            window.streams = streams = Streams(copy, trouble.step_back)
-            pid = _start(again, streams, signals, leader)
-            info.note(pid=pid)
-            streams.start()
-            signals.to(pid)
-            restarts.begins(pid, outside)
-        if leader is not None:
-            leader.over(code)
-        code = preemption.exit_code(code) if preemption else code
-        if (refused := info.note(ended=time.time(), exit_code=code)) is not None:
-            trouble.step_back("writing run.json", refused)
-        later.join(_FACTS_SECONDS)
-        printed.finish()
-        log.close(_LOG_SECONDS)
-        if held:
-            _leave_to_drain(held, log.path, signals)
-    restarts.say(refused)
-    outside.senders.say_left()
-    if outside.busy:
-        os._exit(code)  # ending the interpreter under a thread that writes Parquet can crash, and the code would be lost
-    return code
+            self._window.streams = self._streams = self._new_streams()
+            pid = self._start(again)
+            self._copy_output(pid)
+
+    def _start(self, launch: Launch) -> int:
+        pid = _start(launch, self._streams, self._signals, self._leader)
+        self._info.note(pid=pid)
+        return pid
+
+    def _copy_output(self, pid: int) -> None:
+        self._streams.start()
+        self._signals.to(pid)
+
+    def _new_streams(self) -> Streams:
+        return Streams(self._copy, self._trouble.step_back)
+
+    def _copy(self, part: bytes, channel: int) -> None:
+        self._log.put(part)
+        self._printed.put(part, channel)
+
+    def _note_facts(self) -> None:
+        self._info.note(**facts_later(self._launch.command.arguments))
 
 
 class Window:
@@ -201,7 +223,7 @@ def _spawn(
     try:
         return os.posix_spawn(
             command.path,
-            command.words,
+            command.arguments,
             environment,
             file_actions=actions,
             setsigmask=signals.child_mask,
@@ -243,10 +265,10 @@ def _leave_to_drain(held: list[Channel], log: Path, signals: Forwarding) -> None
     """Someone else still prints: hand the channels to a small process that stays until they are closed."""
     for channel in held:
         os.set_inheritable(channel.ours, True)
-    words = [sys.executable, "-I", "-S", str(Path(drain.__file__)), str(log)]
-    words += [f"{channel.ours}:{channel.target}" for channel in held]
+    command = [sys.executable, "-I", "-S", str(Path(drain.__file__)), str(log)]
+    command += [f"{channel.ours}:{channel.target}" for channel in held]
     with contextlib.suppress(OSError):
-        os.posix_spawn(sys.executable, words, dict(os.environ), setsigmask=signals.child_mask)
+        os.posix_spawn(sys.executable, command, dict(os.environ), setsigmask=signals.child_mask)
 
 
 def _remove(run: RunFolder) -> None:

@@ -17,10 +17,10 @@ from holdfast.train.settings import DetectSettings
 from holdfast.train.tasks import TASKS
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Train as the words say; the exit code."""
     try:
-        arguments = parse(words)
+        arguments = parse(argv)
         return train(arguments)
     except HoldfastError as error:
         return _say(error)
@@ -59,9 +59,9 @@ def _other_model(arguments: Arguments, error: CannotRestore) -> HoldfastError:
     if source is None or not isinstance(settings, DetectSettings) or "class_embed" not in error.problem:
         return error
     weights = best_checkpoint(source / "checkpoints") or source
-    words = f"--architecture {settings.architecture} --weights {weights} --data {settings.data}"
+    options = f"--architecture {settings.architecture} --weights {weights} --data {settings.data}"
     problem = f"{source} was trained with another number of classes than {settings.data} has."
-    return UsageError(problem, fix=f"keep its weights, with new class heads: holdfast train detect {words}")
+    return UsageError(problem, fix=f"keep its weights, with new class heads: holdfast train detect {options}")
 
 
 def _become_ultralytics(settings: DetectSettings, resume: Path | None) -> int:
@@ -75,13 +75,13 @@ def _become_ultralytics(settings: DetectSettings, resume: Path | None) -> int:
     saved = ultralytics.newest(folder)
     if saved is not None and not saved.epochs:
         return _is_finished(settings, resume, saved.file)
-    words = ultralytics.command(settings, folder, resume=saved.file if saved is not None else None)
+    command = ultralytics.command(settings, folder, resume=saved.file if saved is not None else None)
     for line in ultralytics.remarks(settings):
         print(f"holdfast: {line}", flush=True)
     if saved is not None:
         ultralytics.cut_results(folder, saved.epochs)
         print(f"holdfast: resumes after epoch {saved.epochs} from {saved.file}, with the settings stored there", flush=True)
-    return os.execv(words[0], words)
+    return os.execv(command[0], command)
 
 
 def _is_finished(settings: DetectSettings, resume: Path | None, weights: Path) -> int:
@@ -89,9 +89,9 @@ def _is_finished(settings: DetectSettings, resume: Path | None, weights: Path) -
     if resume is None:
         print(f"holdfast: the training is finished: {weights}", flush=True)
         return 0
-    words = f"--architecture {settings.architecture} --weights {weights} --data {settings.data}"
+    options = f"--architecture {settings.architecture} --weights {weights} --data {settings.data}"
     problem = "Ultralytics has finished this training, and cannot add epochs to it."
-    raise UsageError(problem, fix=f"train on from its weights: holdfast train detect {words}")
+    raise UsageError(problem, fix=f"train on from its weights: holdfast train detect {options}")
 
 
 if __name__ == "__main__":

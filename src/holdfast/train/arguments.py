@@ -35,7 +35,7 @@ class Arguments:
     notify: tuple[str, ...] = ()  # commands and addresses
 
 
-def parse(words: Sequence[str]) -> Arguments:
+def parse(argv: Sequence[str]) -> Arguments:
     """Read the words after `holdfast train`; `--help` prints and leaves."""
     parser = _Parser("holdfast train", allow_abbrev=False, description="Train with every safety on.")
     tasks = parser.add_subparsers(dest="task", metavar="TASK", required=True)
@@ -50,7 +50,7 @@ def parse(words: Sequence[str]) -> Arguments:
         notify = "run a command, or POST to a URL, on a critical finding, on a restart and at the end; repeatable"
         task.add_argument("--notify", action="append", default=[], metavar="COMMAND|URL", help=notify)
         add_flags(task, kind.settings)
-    arguments, unknown = parser.parse_known_args(list(words))
+    arguments, unknown = parser.parse_known_args(list(argv))
     if unknown:
         raise _unknown(unknown[0], list(vars(arguments)), f"holdfast train {arguments.task} --help")
     own = ("task", "config", "no_validate", "resume", "to", "notify")
@@ -72,13 +72,13 @@ def parse(words: Sequence[str]) -> Arguments:
     )
 
 
-def parse_resume(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
+def parse_resume(argv: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
     """The name of a run, where there is one, and settings of any task to change when it is resumed."""
     parser = _Parser("holdfast resume", allow_abbrev=False, add_help=False, conflict_handler="resolve")
     parser.add_argument("run", nargs="?")
     for kind in TASKS.values():
         add_flags(parser, kind.settings)
-    arguments, unknown = parser.parse_known_args(list(words))
+    arguments, unknown = parser.parse_known_args(list(argv))
     if unknown:
         raise _unknown(unknown[0], list(vars(arguments)), "holdfast train TASK --help")
     changes = {name: value for name, value in vars(arguments).items() if value is not None}
@@ -93,14 +93,14 @@ def _unknown(word: str, names: Sequence[str], help: str) -> UsageError:
     return UsageError(f"there is no option {word}.", fix=f"did you mean {near[0]}?" if near else f"{help} lists all settings")
 
 
-def words_of(arguments: Arguments) -> list[str]:
+def argv_of(arguments: Arguments) -> list[str]:
     """The words that give the same settings again: only what differs from the defaults."""
     default = type(arguments.settings)(data="-").as_dict()
-    words = [arguments.task]
+    argv = [arguments.task]
     for name, value in arguments.settings.as_dict().items():
         flag = "--" + name.replace("_", "-")
         if value == default[name]:
             continue
         value = json.dumps(value) if isinstance(value, dict) else value
-        words += [flag if value else f"--no-{flag[2:]}"] if isinstance(value, bool) else [flag, str(value)]
-    return [*words, *(["--resume", str(arguments.resume)] if arguments.resume else [])]
+        argv += [flag if value else f"--no-{flag[2:]}"] if isinstance(value, bool) else [flag, str(value)]
+    return [*argv, *(["--resume", str(arguments.resume)] if arguments.resume else [])]

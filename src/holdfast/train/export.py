@@ -30,7 +30,7 @@ class Exportable:
     name: str = "images"  # of the input
     shape: tuple[int, ...] = ()  # of one sample; without it, an image
     outputs: tuple[str, ...]  # their names
-    words: str  # what the outputs are
+    described: str  # what the outputs are
     metadata: dict[str, str]  # in the file
     images: torch.Tensor | None = None  # with which the file is checked; without them, noise
     difference: Callable[[Outputs, Outputs], torch.Tensor]  # between the model's outputs and those of the file
@@ -95,7 +95,7 @@ def _difference(made: Exportable, path: Path, images: torch.Tensor) -> torch.Ten
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     with torch.no_grad():
         outputs = made.model(images)
-    return made.difference(outputs, [torch.from_numpy(one) for one in session.run(None, {made.name: images.numpy()})])
+    return made.difference(outputs, [torch.from_numpy(array) for array in session.run(None, {made.name: images.numpy()})])
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ class MetricsTable:
 
     def add(self, row: Mapping[str, float]) -> None:
         """Add an epoch. Rows of the same or a later epoch are dropped: they are done again."""
-        self.rows = [one for one in self.rows if one["epoch"] < row["epoch"]] + [dict(row)]
+        self.rows = [earlier for earlier in self.rows if earlier["epoch"] < row["epoch"]] + [dict(row)]
         if self._writes and not _written(self.path, self._text(), warn=not self._warned):
             self._warned = True
 
@@ -128,7 +128,7 @@ def write_report(
     metric = metric or next(iter(metrics), "")
     best = table.best(metric)
     events = [event for event in Folding(RunFolder(folder).journal).events if event.kind in ("finding", "action")]
-    words = [{"step": event.step, "kind": event.severity or event.state, "words": _sentence(event)} for event in events]
+    notes = [{"step": event.step, "kind": event.severity or event.state, "words": _sentence(event)} for event in events]
     page = rendered(
         "training.html",
         title=folder.resolve().name,
@@ -142,8 +142,8 @@ def write_report(
         seconds=duration(sum(row.get("seconds", 0.0) for row in table.rows)),
         curves=_curves(table.rows, list(metrics), best, events),
         sections={title: (_kind(content), content) for title, content in shown.items()},
-        events=words,
-        counts={kind: sum(one["kind"] == kind for one in words) for kind in ("critical", "warning", "info")},
+        events=notes,
+        counts={kind: sum(note["kind"] == kind for note in notes) for kind in ("critical", "warning", "info")},
     )
     _written(folder / "report.html", page)
 
@@ -175,7 +175,7 @@ def _curves(rows: Sequence[Row], metrics: Sequence[str], best: Row | None, event
     for title, names in groups:
         shown = [*marks, *_marks(rows, events)] if title == "loss" else marks
         plots.append(plot([_curve(rows, name) for name in names], shown, title=title, along="epoch"))
-    return [one for one in plots if one]
+    return [drawn for drawn in plots if drawn]
 
 
 def _curve(rows: Sequence[Row], name: str) -> Curve:
@@ -202,9 +202,9 @@ def _sentence(event: Event) -> str:
             f"{name.replace('_', ' ')} {_number(evidence[name])}" for name in _plain(evidence)
         )
         return finding_words(event.code) + (f": {sentence}" if sentence else "")
-    words = action_words(event.code)
-    text = words.done if event.state == "done" else words.to_do
-    text += "".join(more.format(_number(event.settings[name])) for name, more in words.more.items() if name in event.settings)
+    action = action_words(event.code)
+    text = action.done if event.state == "done" else action.to_do
+    text += "".join(more.format(_number(event.settings[name])) for name, more in action.more.items() if name in event.settings)
     because = event.row.get("because")
     return f"{text} ({finding_words(because)})" if because else text
 

@@ -21,8 +21,8 @@ def command_of(run: str, body: dict[str, Any]) -> str:
     """The command that a change equals."""
     do = _verb(body)
     more = body.get(_TAKES.get(do, ""))
-    words = [] if more is None else ["--to", more] if do == "rollback" else [more]
-    return shlex.join(["holdfast", do, run, *map(str, words)])
+    arguments = [] if more is None else ["--to", more] if do == "rollback" else [more]
+    return shlex.join(["holdfast", do, run, *map(str, arguments)])
 
 
 def act(run: RunFolder, body: dict[str, Any], who: str) -> dict[str, Any]:

@@ -145,8 +145,8 @@ class Api:
         if all(name in here for name in names):
             return _plain(await anyio.to_thread.run_sync(tabs.comparison, [here[name] for name in names], metric))
         targets = [str(here[name].path) if name in here else name for name in names]
-        words = ["compare", *([f"--metric={metric}"] if metric else [])]
-        return _plain(await answer_of(words, *targets))
+        arguments = ["compare", *([f"--metric={metric}"] if metric else [])]
+        return _plain(await answer_of(arguments, *targets))
 
     async def _stacks(self, request: Request) -> Response:
         """Taking stacks stops the processes for a moment: a request that asks for it, never one that only looks."""

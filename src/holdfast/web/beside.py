@@ -24,10 +24,10 @@ FILE = "serve.json"
 _LOOK_SECONDS = 1.0
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Serve until told to stop. Exits 0, or 2 if it could not."""
     try:
-        run, listen = RunFolder.open(Path(words[0])), words[1]
+        run, listen = RunFolder.open(Path(arguments[0])), arguments[1]
     except (IndexError, OSError, HoldfastError):
         return 2
     parent = os.getppid()
@@ -67,9 +67,9 @@ def serve(run: RunFolder, settings: Settings, stop: StopSignal, parent: int) -> 
 
 
 def _step_back(run: RunFolder, part: str, error: Exception) -> None:
-    words = f"{error} (fix: {error.fix})" if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
+    message = f"{error} (fix: {error.fix})" if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
     with contextlib.suppress(OSError):
-        run.journal.write("finding", code="holdfast-degraded", severity="warning", evidence={"what": part, "error": words})
+        run.journal.write("finding", code="holdfast-degraded", severity="warning", evidence={"what": part, "error": message})
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ from holdfast.errors import HoldfastError
 _SECONDS = 120.0
 
 
-async def answer_of(verb: Sequence[str], *words: str, seconds: float = _SECONDS) -> Any:
+async def answer_of(verb: Sequence[str], *arguments: str, seconds: float = _SECONDS) -> Any:
     """What `holdfast VERB --json -- WORDS` prints. An error of it is raised here, with its fix."""
-    return await json_of(["-m", "holdfast", *verb, "--json", "--", *words], f"holdfast {' '.join(verb)}", seconds=seconds)
+    return await json_of(["-m", "holdfast", *verb, "--json", "--", *arguments], f"holdfast {' '.join(verb)}", seconds=seconds)
 
 
 async def checkpoints_of(folder: Path, *, quick: bool = True) -> list[dict[str, Any]]:
@@ -35,11 +35,11 @@ async def checkpoints_of(folder: Path, *, quick: bool = True) -> list[dict[str, 
         raise
 
 
-async def json_of(words: Sequence[str], shown: str, *, seconds: float) -> Any:
+async def json_of(arguments: Sequence[str], shown: str, *, seconds: float) -> Any:
     """What Python prints with these words, as JSON; `shown` is how a person calls it."""
     environment = {**os.environ, "NO_COLOR": "1", "COLUMNS": "400"}
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *words, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
+        sys.executable, *arguments, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=PIPE
     )
     try:
         printed, errors = await asyncio.wait_for(process.communicate(), seconds)

@@ -129,8 +129,8 @@ class RunCurves:
         if not len(positions):
             return [None] * len(steps)
         at = np.searchsorted(self.columns["step"][kept], [step or 0 for step in steps])
-        found = positions[np.minimum(at, len(positions) - 1)].tolist()
-        return [None if step is None else round(one, 4) for step, one in zip(steps, found, strict=True)]
+        nearest = positions[np.minimum(at, len(positions) - 1)].tolist()
+        return [None if step is None else round(value, 4) for step, value in zip(steps, nearest, strict=True)]
 
     def _evaluated(self, entries: Sequence[tuple[int, int, float, float]], along: str, columns: Columns) -> tuple[Array, Array]:
         table = np.array(entries, np.float64)

@@ -28,8 +28,8 @@ _TURNED_AWAY_SECONDS = 1.0
 class _Connection(H11Protocol):
     """One connection of a client, counted and timed."""
 
-    def __init__(self, *words: Any, of: Server, **named: Any) -> None:
-        super().__init__(*words, **named)
+    def __init__(self, *args: Any, of: Server, **named: Any) -> None:
+        super().__init__(*args, **named)
         self._of, self._counted = of, ""
         self._deadline: asyncio.TimerHandle | None = None
         self._answered: RequestResponseCycle | None = None

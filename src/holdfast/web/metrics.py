@@ -39,7 +39,7 @@ _OF_RUN = {
 Sample = tuple[str, Mapping[str, Any], float]
 
 
-METRICS = {**{name: ("gauge", words) for name, words in _OF_RANK.values()}, **_OF_RUN}  # name -> kind, help
+METRICS = {**{name: ("gauge", text) for name, text in _OF_RANK.values()}, **_OF_RUN}  # name -> kind, help
 
 
 def samples(runs: Runs) -> dict[str, list[Sample]]:
@@ -54,11 +54,11 @@ def samples(runs: Runs) -> dict[str, list[Sample]]:
 def exposition(runs: Runs) -> str:
     """All of them as text."""
     lines = []
-    for name, found in samples(runs).items():
-        if found:
-            kind, words = METRICS[name]
-            lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
-            lines += [f"{name}{{{_labels(labels)}}} {_number(value)}" for _, labels, value in found]
+    for name, rows in samples(runs).items():
+        if rows:
+            kind, text = METRICS[name]
+            lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+            lines += [f"{name}{{{_labels(labels)}}} {_number(value)}" for _, labels, value in rows]
     return "\n".join(lines) + "\n"
 
 

@@ -43,8 +43,8 @@ def pushing(runs: Runs, endpoint: str, say: Callable[[str], None]) -> Iterator[N
 
         fails = False
 
-        def export(self, *words: Any, **named: Any) -> Any:
-            result = super().export(*words, **named)
+        def export(self, *args: Any, **named: Any) -> Any:
+            result = super().export(*args, **named)
             if self.fails != (fails := result is not MetricExportResult.SUCCESS):
                 self.fails = fails
                 say(f"OTLP: {endpoint} {'does not take the metrics; trying again' if fails else 'takes the metrics again'}")
@@ -53,16 +53,18 @@ def pushing(runs: Runs, endpoint: str, say: Callable[[str], None]) -> Iterator[N
     latest = _Latest(runs)
 
     def observe(name: str, _: CallbackOptions) -> list[Any]:
-        return [Observation(value, {key: str(one) for key, one in labels.items()}) for _, labels, value in latest.samples()[name]]
+        return [
+            Observation(value, {key: str(label) for key, label in labels.items()}) for _, labels, value in latest.samples()[name]
+        ]
 
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # it would write tracebacks; `say` tells it in a line
     every = None if "OTEL_METRIC_EXPORT_INTERVAL" in os.environ else _EVERY_SECONDS * 1e3
     reader = PeriodicExportingMetricReader(Exporter(endpoint=address, timeout=_TIMEOUT), export_interval_millis=every)
     provider = MeterProvider([reader], resource=Resource.create({"service.name": "holdfast", "service.version": __version__}))
     meter = provider.get_meter("holdfast", __version__)
-    for name, (kind, words) in metrics.METRICS.items():
+    for name, (kind, text) in metrics.METRICS.items():
         make = meter.create_observable_counter if kind == "counter" else meter.create_observable_gauge
-        make(name.replace("_", ".", 1).removesuffix("_total"), [functools.partial(observe, name)], description=words)
+        make(name.replace("_", ".", 1).removesuffix("_total"), [functools.partial(observe, name)], description=text)
     try:
         yield
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -59,7 +60,9 @@ def serving(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=_BACKLOG
         )
     except OSError as error:
-        raise UsageError(f"cannot listen on {settings.listen}: {error.strerror or error}.", fix=_fix(error)) from None
+        raise UsageError(
+            f"cannot listen on {settings.listen}: {os.strerror(error.errno) if error.errno else error}.", fix=_fix(error)
+        ) from None
     address = listening.getsockname()[:2]
     server = Server(address, runs, tokens, read_only=settings.read_only, limits=settings.limits, say=say)
     with listening, local_token(server.port) as own:
@@ -104,9 +107,9 @@ def tls_of(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(cert, key, password=lambda: _no_password(key or cert))
     except (OSError, ssl.SSLError) as error:
-        words = getattr(error, "reason", None) or error.strerror or str(error)
+        reason = getattr(error, "reason", None) or error.strerror or str(error)
         raise UsageError(
-            f"{cert} and {key or 'its key'} cannot be used: {words}.", fix="give a certificate and its own key, as PEM files"
+            f"{cert} and {key or 'its key'} cannot be used: {reason}.", fix="give a certificate and its own key, as PEM files"
         ) from None
     return context
 
@@ -127,7 +130,7 @@ def _check_open_to_all(settings: Settings, *, has_tokens: bool, has_tls: bool, s
 
 def _fix(error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return "the port is in use; choose another one, or 0 for a free one"
+        return "the port is in use; choose another: --listen 127.0.0.1:8081, or port 0 for any free one"
     if error.errno == errno.EACCES:
         return "ports below 1024 need root; choose a higher one"
     return "name an address of this machine, such as 127.0.0.1:8080"

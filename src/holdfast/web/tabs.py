@@ -35,7 +35,7 @@ def diagnosis(run: RunFolder) -> dict[str, Any]:
     return {
         "verdict": checkup.verdict,
         "repaired": checkup.repaired,
-        "steps": checkup.curves.steps,
+        "steps": checkup.curves.num_steps,
         "episodes": [_episode(episode, checkup.curves) for episode in checkup.episodes],
     }
 
@@ -62,7 +62,7 @@ def _episode(episode: Episode, curves: Curves) -> dict[str, Any]:
         for diagnosis in episode.diagnoses
         for row in [for_json(diagnosis.as_row())]
     ]
-    done = [{"words": done_words(one.event), "times": one.times, "step": one.event.step} for one in episode.done]
+    done = [{"words": done_words(action.event), "times": action.times, "step": action.event.step} for action in episode.done]
     return {"findings": findings, "causes": causes, "done": done}
 
 
@@ -154,8 +154,8 @@ def _saved(run: RunFolder) -> list[dict[str, Any]]:
     """Samples of the batches that were saved; read in another process, which loads torch."""
     if next(described(run), None) is None:
         return []
-    words = [sys.executable, "-m", "holdfast.diagnosis.saved_samples", str(run.path)]
-    done = subprocess.run(words, capture_output=True, stdin=subprocess.DEVNULL, timeout=3 * _SECONDS, check=False)
+    command = [sys.executable, "-m", "holdfast.diagnosis.saved_samples", str(run.path)]
+    done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=3 * _SECONDS, check=False)
     return list(json.loads(done.stdout)) if done.returncode == 0 else []
 
 

@@ -29,8 +29,8 @@ try:
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp.server.transport_security import TransportSecuritySettings
 except ImportError as error:
-    words = "the tools for coding agents need the MCP SDK, which is not installed."
-    raise UsageError(words, fix="pip install 'holdfast[mcp]'") from error
+    problem = "the tools for coding agents need the MCP SDK, which is not installed."
+    raise UsageError(problem, fix="pip install 'holdfast[mcp]'") from error
 
 WHO: contextvars.ContextVar[tuple[Token | None, str]] = contextvars.ContextVar("who")  # whose call it is, and from where
 _INSTRUCTIONS = """Holdfast watches PyTorch trainings. Begin with list_runs, then diagnose: it names what is wrong, the likely
@@ -80,7 +80,7 @@ class Tools:
         """The newest events of a run, newest first; kind: finding, action, change, checkpoint, diagnosis or eval."""
         answer = await self._read(run, "/api/tab", tabs.journal, tab="journal")
         names = ("time", "step", "kind", "code", "word", "words")
-        events = [{name: one[name] for name in names} for one in answer["events"] if kind is None or one["kind"] == kind]
+        events = [{name: event[name] for name in names} for event in answer["events"] if kind is None or event["kind"] == kind]
         return {"events": events[: max(1, min(last, 200))], "all": answer["all"]}
 
     async def curves(
@@ -107,7 +107,7 @@ class Tools:
         """Where every process of a live run is now, and whether it is stuck; the processes stop for some milliseconds."""
         watched = await self._find(run)
         answer = await answer_of(["backtrace", "--no-native"], str(watched.run.path))
-        return {"verdict": answer["verdict"], "processes": [_process(one) for one in answer["processes"][:64]]}
+        return {"verdict": answer["verdict"], "processes": [_process(process) for process in answer["processes"][:64]]}
 
     async def checkpoints(self, run: str | None = None) -> dict[str, Any]:
         """The checkpoints of a run: step, size, contents and whether each is complete; newest first."""
@@ -125,7 +125,7 @@ class Tools:
     async def doctor(self) -> dict[str, Any]:
         """Check this machine before a training: torch, GPU, driver, disk, memory, versions. What is wrong comes first."""
         answer = await answer_of(["doctor"], seconds=300.0)
-        checks = sorted(answer["checks"], key=lambda one: one.get("state") in ("ok", "fine", "passed"))
+        checks = sorted(answer["checks"], key=lambda check: check.get("state") in ("ok", "fine", "passed"))
         return {**{name: value for name, value in answer.items() if name != "checks"}, "checks": checks[:40]}
 
     async def validate(self, path: str) -> dict[str, Any]:
@@ -218,8 +218,8 @@ def mcp_server(runs: Runs, *, allow_actions: bool = False) -> MCPServer[Any]:
     tools: Tools = ChangingTools(runs) if allow_actions else Tools(runs)
     for name in (*_READING, *(_CHANGING if allow_actions else ())):
         method = getattr(tools, name)
-        words = " ".join((method.__doc__ or "").split()).replace("TABLES", _tables())
-        server.add_tool(_in_words(method), name=name, description=words)
+        description = " ".join((method.__doc__ or "").split()).replace("TABLES", _tables())
+        server.add_tool(_in_words(method), name=name, description=description)
     return server
 
 
@@ -234,9 +234,9 @@ def _in_words(method: Callable[..., Any]) -> Callable[..., Any]:
     """The tool, with Holdfast's errors as the text that the agent reads."""
 
     @functools.wraps(method)
-    async def call(*words: Any, **named: Any) -> Any:
+    async def call(*args: Any, **named: Any) -> Any:
         try:
-            return await method(*words, **named)
+            return await method(*args, **named)
         except HoldfastError as error:
             raise ToolError(f"{error.problem} fix: {error.fix}") from error
 
@@ -254,11 +254,11 @@ def _ends(first: float | None, last: float | None) -> dict[str, str]:
 def _process(row: dict[str, Any]) -> dict[str, Any]:
     threads = [
         {
-            "name": one.get("name"),
-            "active": one.get("active"),
-            "frames": [_frame(frame) for frame in (one.get("frames") or ())[:12]],
+            "name": thread.get("name"),
+            "active": thread.get("active"),
+            "frames": [_frame(frame) for frame in (thread.get("frames") or ())[:12]],
         }
-        for one in (row.get("threads") or ())[:8]
+        for thread in (row.get("threads") or ())[:8]
     ]
     return {"role": row.get("role"), "pid": row.get("pid"), "state": row.get("state"), "threads": threads}
 

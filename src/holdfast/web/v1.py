@@ -31,7 +31,7 @@ def endpoint(site: Site) -> Endpoint:
     async def answer(request: Request) -> Response:
         route = find_route(request.method, request.url.path)
         options = parse_qs(request.scope["query_string"].decode("latin-1"))
-        asked = Asked(server, await body_of(request), options, route.words)
+        asked = Asked(server, await body_of(request), options, route.path_parts)
         if not route.open_to_all:
             asked.who, asked.address = request.state.who, request.state.address
             if route.changes:

@@ -33,7 +33,7 @@ def event(**row: Any) -> Event:
         ({"event": "loaded", "path": "{here}/last.pt"}, "loaded last.pt"),
         (
             {"event": "resumed", "path": "{here}/last.pt", "at": 4000, "before": {"run": "/runs/first"}, "optimizer": "empty"},
-            "resumed at 4,000 from last.pt of run first; the optimizer is empty",
+            "resumed at step 4,000 from last.pt of run first; the optimizer is empty",
         ),
         (
             {
@@ -120,15 +120,15 @@ def health(*rows: dict[str, Any], step: int = 119) -> Any:
 
 def test_the_health_shows_how_far_the_watch_is() -> None:
     begun = {"verdict": "watching", "steps": 500}
-    assert health(begun) == ("resumed at 4,000, watching: healthy, 120 of 500 steps", "")
-    assert health(begun, {"verdict": "warning"}) == ("resumed at 4,000, watching: warning, 120 of 500 steps", "")
+    assert health(begun) == ("resumed at step 4,000, watching: healthy, 120 of 500 steps", "")
+    assert health(begun, {"verdict": "warning"}) == ("resumed at step 4,000, watching: warning, 120 of 500 steps", "")
     assert health(begun, {"verdict": "healthy", "over": True}) is None
-    assert health(begun, step=900) == ("resumed at 4,000, watching: healthy, 500 of 500 steps", "")
+    assert health(begun, step=900) == ("resumed at step 4,000, watching: healthy, 500 of 500 steps", "")
     assert health({"verdict": "warning"}) is None and health() is None
 
 
 def test_a_rank_that_is_worse_off_speaks_before_the_watch() -> None:
-    watched = ("resumed at 4,000, watching: healthy, 120 of 500 steps", "")
+    watched = ("resumed at step 4,000, watching: healthy, 120 of 500 steps", "")
     assert run_health(True, True, None, [watched, ("healthy", "")]) == watched
     assert run_health(True, True, None, [watched, ("warning: loss spike at 3", "")])[0].startswith("warning")
     assert run_health(True, True, None, [watched, ("process gone", "")])[0] == "process gone"

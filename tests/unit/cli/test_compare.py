@@ -32,14 +32,23 @@ def test_logs_of_other_tools_are_compared_in_words_json_and_on_a_page(here: Path
 def test_settings_that_differ_are_listed_and_equal_ones_are_not(
     here: Path, holdfast: Callable[..., Any], training: Callable[..., Recorder]
 ) -> None:
-    for name, rate, augment in (("plain", 0.1, "none"), ("strong", 0.1, "strong")):
+    for name, rate, augment, batch in (("plain", 0.1, "none", 64.0), ("strong", 0.1, "strong", 16.0)):
         recorder = training(name, live=False, lr=rate)
         info: dict[str, Any] = json.loads((recorder.run.path / "run.json").read_text())
-        info["settings"] = {"augment": augment, "epochs": 5}
+        info["settings"] = {"augment": augment, "batch": batch, "epochs": 5}
         (recorder.run.path / "run.json").write_text(json.dumps(info))
     done = holdfast("compare", "plain", "strong")
     assert done.code == 0, done.err
-    assert done.out.split("settings that differ")[1].split() == ["plain", "strong", "augment", "none", "strong"]
+    assert done.out.split("settings that differ")[1].split() == [
+        "plain",
+        "strong",
+        "augment",
+        "none",
+        "strong",
+        "batch",
+        "64",
+        "16",
+    ]
 
 
 def test_a_missing_run_and_a_lone_one_are_errors_with_a_fix(here: Path, holdfast: Callable[..., Any]) -> None:

@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from every_case import every_case
 from holdfast_run import typed
+
+INTERRUPTED_AT_IMPORT = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["holdfast", "ps"]
+from holdfast.cli.main import main
+main()
+"""
 
 
 @every_case(
@@ -34,3 +49,8 @@ def test_help_and_version_are_no_errors() -> None:
     assert "--resume-args" in typed("run", "-h").stdout and typed("run", "--help").returncode == 0
     assert "backtrace" in typed("--help").stdout and typed("tail", "-h").returncode == 0
     assert "backtrace" in (typed().stdout + typed().stderr)
+
+
+def test_ctrl_c_before_the_verb_runs_prints_no_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_AT_IMPORT], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import typer.main
-from holdfast_run import typed
+from holdfast_run import PYTHON, run, typed
 
 import holdfast
 from holdfast.cli.app import app
@@ -153,8 +153,8 @@ def hints(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """The commands that are printed in a folder with two runs that are over, and in an empty one."""
     folder, empty = tmp_path_factory.mktemp("hints"), tmp_path_factory.mktemp("empty")
     for name, code in (("alpha", 0), ("beta", 1)):
-        run = RunFolder.create(folder / "runs", name, started=1.0, ended=2.0, exit_code=code, command=["python", "t.py"])
-        run.journal.write("finding", code="loss-spike", step=3, severity="warning", evidence={"loss": 9.0, "normal": 1.0})
+        over = RunFolder.create(folder / "runs", name, started=1.0, ended=2.0, exit_code=code, command=["python", "t.py"])
+        over.journal.write("finding", code="loss-spike", step=3, severity="warning", evidence={"loss": 9.0, "normal": 1.0})
     found: dict[str, None] = {}
     for words in HINTS.strip().splitlines():
         for place in (folder,) if "alpha" in words else (folder, empty):
@@ -178,3 +178,16 @@ def test_a_hint_that_was_printed_for_real_is_understood_when_it_is_pasted(hints:
         else:
             done = typed(verb, *words, folder=folder)
             assert not re.search("no such option|no such command|extra argument|takes one", done.stderr, re.I), (command, done)
+
+
+def test_the_command_after_a_crash_works_wherever_the_run_is(tmp_path: Path) -> None:
+    crashed = run(tmp_path, "--folder", "my runs", "--name", "a", "--", PYTHON, "-c", "import no_such_module")
+    command = next(line.split("more: ")[1].split(";")[0] for line in crashed.stderr.splitlines() if "more: " in line)
+    assert shlex.split(command) == ["holdfast", "diagnose", "my runs/a"]
+    assert "no_such_module" in typed(*shlex.split(command)[1:], folder=tmp_path).stdout
+
+
+def test_a_run_that_ended_before_its_first_step_is_not_said_to_wait_for_it(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "runs", "a", started=1.0, ended=2.0, exit_code=1)
+    said = typed("eval", "a", "1", folder=tmp_path).stderr
+    assert "a ended before its first step" in said and "holdfast diagnose a" in said

@@ -132,13 +132,13 @@ def test_a_bad_loss_whose_update_was_left_out_is_guarded_and_one_that_stays_bad_
 def test_repairs_show_as_healing_and_what_nobody_repaired_as_critical(holdfast: Any, training: Any) -> None:
     run = training(steps=30).run
     find(run, "loss-divergence", "critical", rank=None)
-    assert health_of(holdfast) == "critical: the loss rose and stays high at 20"
+    assert health_of(holdfast) == "critical: the loss rose and stays high (step 20)"
     act(run, "roll-back", because="loss-divergence", number=1, state="posted", rank=None)
     assert health_of(holdfast).startswith("critical")
     act(run, "roll-back", because="loss-divergence", number=1)
-    assert health_of(holdfast) == "healing: rolled back at 20"
+    assert health_of(holdfast) == "healing: rolled back (step 20)"
     act(run, "lower-lr", number=2, state="refused", step=22, detail="no optimizer")
-    assert health_of(holdfast) == "critical: could not change the learning rate at 22"
+    assert health_of(holdfast) == "critical: could not change the learning rate (step 22)"
     (state,) = json.loads(holdfast("ps", "--json").out)
     assert state["roll_backs"] == 1 and [action["action"] for action in state["actions"]] == [
         "roll-back",
@@ -152,11 +152,11 @@ def test_a_warning_shows_while_it_is_recent_and_a_note_never(training: Any) -> N
     find(run, "loss-spike", "info", step=1999)
     assert read_state(run).health == "healthy"
     find(run, "slow-loading", "warning", step=900)
-    assert read_state(run).health == "warning: slow data loading at 900"  # ten minutes have not passed
+    assert read_state(run).health == "warning: slow data loading (step 900)"  # ten minutes have not passed
     later = time.time() + 900
     assert read_state(run, now=later).health == "healthy"
     find(run, "slow-loading", "warning", step=1500)
-    assert read_state(run, now=later).health == "warning: slow data loading at 1500"  # nor a thousand steps
+    assert read_state(run, now=later).health == "warning: slow data loading (step 1,500)"  # nor a thousand steps
 
 
 def test_the_rank_that_is_worse_off_speaks_for_the_run(holdfast: Any, training: Any) -> None:

@@ -64,6 +64,17 @@ def test_how_far_the_epoch_and_the_run_are(training: Any, length: int) -> None:
     assert f"epoch 2 (50 %)   epoch ETA {left[0]}   run ETA {left[1]} (5 epochs)" in text
 
 
+def test_a_run_that_makes_no_steps_has_no_eta(training: Any) -> None:
+    recorder = training(steps=0)
+    table, now = recorder.table("steps"), time.time()
+    for step in range(25):
+        row = {"step": step, "time": now - 60 - 0.1 * (24 - step), "loss": 1.0, "step_seconds": 0.1, "epoch": step // 10}
+        table.append([row.get(column.name, column.kind.missing) for column in TABLES["steps"].columns])
+    recorder.run.update_info(command=["python", "train.py", "--epochs", "5"])
+    text = drawn(recorder.run, 120)
+    assert "epoch 2 (50 %)" in text and "ETA" not in text
+
+
 def test_a_nan_shows_as_a_cross_in_the_curve_and_in_the_health(training: Any) -> None:
     text = drawn(training(loss=math.nan).run)
     assert "×" in text and "non-finite loss" in text

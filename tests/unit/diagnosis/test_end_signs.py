@@ -53,6 +53,10 @@ def test_the_first_cause_is_what_the_end_says(code: str, evidence: dict[str, Any
     assert diagnose([found]).causes[0] == cause
 
 
+def test_a_run_that_was_interrupted_with_ctrl_c_needs_no_cause() -> None:
+    assert diagnose([Finding("process-died", step=7, evidence={"exit_code": 130})]).causes == ()
+
+
 def test_memory_that_grew_until_the_kernel_killed_it_is_no_limit_on_the_process() -> None:
     evidence = {"memory_first": GB, "memory_last": 11 * GB, "machine_memory": 24 * GB, "killed_for_memory": 1, "workers": 4}
     found = Finding("host-out-of-memory", step=9, severity="critical", evidence=evidence)

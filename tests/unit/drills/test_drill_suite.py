@@ -64,7 +64,7 @@ def test_heal_is_asked_only_for_what_can_be_survived() -> None:
 
 @every_case("name", every_training(gpu=True))
 def test_the_script_of_each_training_is_there(name: str) -> None:
-    words = training(name).words
+    words = training(name).command
     assert any(Path(word).is_file() for word in words if word.endswith(".py"))
 
 

@@ -133,7 +133,7 @@ def test_a_fault_that_is_not_seen_and_not_survived_fails_the_test_in_words_and_k
     ],
 )
 def test_a_command_that_fails_or_does_not_train_is_told_with_its_last_lines(words: list[str], said: str, tmp_path: Path) -> None:
-    training = Training(words=(sys.executable, *words), name="bad")
+    training = Training(command=(sys.executable, *words), name="bad")
     with pytest.raises(ControlFailed) as told:
         run_suite([training], ["nan-batch"], policies=["observe"], seeds=[0], folder=tmp_path)
     assert said in told.value.problem and ("no data" in told.value.problem or "| trained" in told.value.problem)
@@ -143,7 +143,7 @@ def test_a_run_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: P
     child = (
         "import subprocess, sys; subprocess.Popen(['sleep', '300']); print('here', flush=True); subprocess.run(['sleep', '300'])"
     )
-    training = Training(words=(sys.executable, "-c", child), name="slow")
+    training = Training(command=(sys.executable, "-c", child), name="slow")
     begun = time.monotonic()
     trial = run_trial(training, (), policy=None, seed=0, folder=tmp_path / "trial", seconds=2)
     assert trial.ended == "took too long" and trial.exit_code != 0 and "here" in trial.output
@@ -163,5 +163,5 @@ def _environ(pid: str) -> bytes:
 
 def test_each_run_has_a_folder_of_its_own_for_what_it_writes(tmp_path: Path) -> None:
     words = (sys.executable, "-c", "import sys, os; print(os.getcwd(), sys.argv[1], os.environ['SEED'])", "{folder}/out")
-    trial = run_trial(Training(words=words, name="prints"), (), policy=None, seed=3, folder=tmp_path / "one")
+    trial = run_trial(Training(command=words, name="prints"), (), policy=None, seed=3, folder=tmp_path / "one")
     assert trial.output.split() == [str(tmp_path / "one" / "work"), str(tmp_path / "one" / "out"), "3"]

@@ -64,7 +64,7 @@ def test_a_card_that_is_held_down_by_heat_is_told_and_an_idle_one_is_not(cards: 
 def test_a_driver_that_hangs_is_given_up_on(cards: Cards) -> None:
     cards("hang 1\n" + H200)
     nvidia = read_nvidia(seconds=1.5)
-    assert nvidia.error == "hang" and "did not answer" in nvidia.words
+    assert nvidia.error == "hang" and "did not answer" in nvidia.message
     assert gpu_driver.ask(Machine(nvidia=nvidia)).level == PROBLEM
 
 
@@ -78,7 +78,7 @@ def test_cards_are_counted_on_the_bus_and_network_cards_of_the_same_maker_are_no
 
 def test_a_card_without_its_library_is_a_problem_and_a_container_that_was_given_fewer_cards_is_not() -> None:
     alone, inside = Platform(), Platform(container=True)
-    missing = Nvidia(error=12, words="not found", on_the_bus=1)
+    missing = Nvidia(error=12, message="not found", on_the_bus=1)
     assert gpu_driver.ask(Machine(nvidia=missing, platform=alone)).level == PROBLEM
     assert "docker run --gpus all IMAGE" in gpu_driver.ask(Machine(nvidia=missing, platform=inside)).fixes[0].commands
     fewer = Nvidia(cards=(Card(index=0, name="NVIDIA H200"),), on_the_bus=8)
@@ -145,7 +145,7 @@ def test_a_cpu_build_on_a_machine_with_a_card_is_a_problem(cards: Cards, real_to
         pytest.skip("this torch is no CPU build")
     verdict = torch_build.ask(machine)
     assert verdict.level == PROBLEM and "is a CPU build on a machine with a GPU" in verdict.message
-    assert "CUDA 12.4 or older" in verdict.fixes[0].words and "torch" in verdict.fixes[0].commands[0]
+    assert "CUDA 12.4 or older" in verdict.fixes[0].text and "torch" in verdict.fixes[0].commands[0]
 
 
 def test_the_torch_of_this_machine_passes_without_cards(real_torch: TorchFacts) -> None:

@@ -75,7 +75,7 @@ def test_the_clock_and_the_network_hold_no_check_up() -> None:
 def test_several_answers_of_one_check_are_as_bad_as_the_worst_and_keep_all_fixes() -> None:
     both = together([check.ok("fine", a=1), check.warning("bad", Fix("x")), check.problem("worse", Fix("y"), b=2)])
     assert both.level == PROBLEM and both.message == "worse; bad" and both.evidence == {"a": 1, "b": 2}
-    assert [fix.words for fix in both.fixes] == ["y", "x"]
+    assert [fix.text for fix in both.fixes] == ["y", "x"]
     assert together([check.ok("fine"), check.note("look")]).message == "look"
 
 

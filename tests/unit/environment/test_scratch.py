@@ -28,7 +28,7 @@ def test_repro_sends_what_a_script_logs_to_a_scratch_folder(tmp_path: Path, monk
     monkeypatch.setenv("WANDB_MODE", "online")
     script, seen = tmp_path / "train.py", tmp_path / "seen.json"
     script.write_text(SCRIPT)
-    run_once(RepeatedTraining(words=[sys.executable, str(script), str(seen)], steps=2, seconds=120))
+    run_once(RepeatedTraining(command=[sys.executable, str(script), str(seen)], steps=2, seconds=120))
     found = json.loads(seen.read_text())
     assert found["WANDB_MODE"] == "offline" and found["MLFLOW_TRACKING_URI"].startswith("sqlite:////")
     assert all(found.values()) and not Path(found["WANDB_DIR"]).exists(), "the folder is gone with the run"

@@ -32,7 +32,7 @@ def traced(compute: Callable[[torch.Tensor], torch.Tensor], given: list[float]) 
 def explained(origin: Origin | None) -> Meaning:
     assert origin is not None
     meaning = meaning_of({"found": True, **origin.as_dict()})
-    assert meaning is not None and meaning.words.endswith(".") and meaning.fixes
+    assert meaning is not None and meaning.text.endswith(".") and meaning.fixes
     return meaning
 
 

@@ -31,6 +31,7 @@ class Strict(Tracker):
     def finish(self, end: End) -> None:
         assert end.report is not None
         self.ends.append((end.notice.code, end.report.read_text(encoding="utf-8")[:15]))
+        self.told.append(f"{end.notice.severity}: {end.notice.text}")
 
 
 @pytest.fixture
@@ -71,7 +72,10 @@ def test_what_a_tracker_did_not_take_is_sent_later_and_nothing_twice(recorded: A
     again.send()
     again.finish()
     assert steps_of(tracker, "train/loss") == list(range(20)) and steps_of(tracker, "val/accuracy") == [9]
-    assert len(tracker.told) == 2 and "worker 3 waits" in tracker.told[1]
+    assert len(tracker.told) == 3 and "worker 3 waits" in tracker.told[1]
+    assert tracker.told[2].startswith(
+        "warning: run first: finished, but the training hangs since step 13, and 1 more: holdfast diagnose"
+    )
     assert tracker.ends == [("finished", "<!doctype html>")]
     last = sender(recorded, tracker)
     last.send()

@@ -33,6 +33,13 @@ def test_beside_a_held_out_accuracy_the_other_one_is_the_trainings() -> None:
     assert [(one.name, one.split) for one in metrics_in(["acc 0.9 val_acc 0.8"])] == [("acc", "train"), ("val_acc", "val")]
 
 
+def test_a_name_that_comes_twice_in_a_line_is_of_its_neighbours_split() -> None:
+    read = metrics_in(["epoch 3 | train loss 0.2 acc 0.91 | val loss 0.3 acc 0.88"])
+    assert [(metric.name, metric.split, metric.value) for metric in read if "acc" in metric.name] == [
+        ("acc", "train", 0.91), ("acc", "val", 0.88)
+    ]  # fmt: skip
+
+
 @every_case("lines", [[f"Epoch {n}: val_acc 0.{n}" for n in (1, 2, 5)], [f"Epoch {n}\nval_acc 0.{n}" for n in (1, 2, 5)]])
 def test_lines_that_come_together_are_as_far_apart_as_their_epochs(lines: list[str]) -> None:
     found = metrics_in("\n".join(lines).splitlines())

@@ -12,8 +12,9 @@ from holdfast.errors import ControlUnreachable, HoldfastError, NoSuchRun, UsageE
 from holdfast.probe.address import Address
 from holdfast.probe.cluster import Cluster, find
 from holdfast.probe.cluster_ranks import Crew, crews_of, jobs_in, ranks_in, refuse_part, refuse_several
-from holdfast.probe.far_rank import FarRank, common_number, grouped_by_server, name_of, next_from, whose
+from holdfast.probe.far_rank import FarRank, common_number, grouped_by_server, name_of, names_of, next_from, whose
 from holdfast.probe.remote import Remote
+from holdfast.signals.run_folder import Recording
 
 NODE1, NODE2 = Remote(Address("node1", 80)), Remote(Address("node2", 80))
 
@@ -73,6 +74,14 @@ def test_a_change_to_several_runs_has_one_number_that_is_new_in_all(tmp_path: Pa
     number = common_number([*behind.recordings(), *ahead.recordings()])
     assert number == 8 and next_from(behind.path, 0) == 9 and next_from(ahead.path, 0) == 9
     assert common_number(behind.recordings()) == 10
+
+
+def test_ranks_of_two_runs_on_one_machine_are_named_with_their_run(tmp_path: Path) -> None:
+    here = [Recording(0, 0, tmp_path / run / "rank-0") for run in ("first", "second")]
+    assert names_of(here) == ["first rank 0", "second rank 0"] and names_of(here[:1]) == ["rank 0"]
+    assert names_of([far(0), far(0, run="other")]) == ["job node1 rank 0", "other node1 rank 0"]
+    assert names_of([far(0), far(1)]) == ["node1 rank 0", "node1 rank 1"]
+    assert [whose(rank)["run"] for rank in here] == ["first", "second"]
 
 
 def test_runs_that_are_over_cannot_be_asked_and_say_so(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_what_is_turned_off_or_down_asks_for_no_lower_learning_rate(what: str) -
 def test_measured_gradients_decide_where_they_say_more() -> None:
     found = propose("deep supervision", SOME, 1.8 * SOME)
     assert found is not None and found.factor == pytest.approx(1 / 1.8, abs=1e-3)
-    assert "1.80 times" in found.words
+    assert "1.80 times" in found.reason
 
 
 def test_a_cut_is_never_below_a_half() -> None:

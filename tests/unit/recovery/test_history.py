@@ -219,7 +219,7 @@ def test_a_loss_far_above_where_it_began_is_trouble_even_in_a_short_log() -> Non
 
 def test_a_log_is_judged_as_diagnose_judges_it_and_in_the_same_words() -> None:
     (found,) = trouble_in([*((step, 1.0) for step in range(0, 400, 10)), *((step, 30.0) for step in range(400, 700, 10))])
-    assert found.words.startswith("loss-divergence: ") and "30" in found.words
+    assert found.text.startswith("loss-divergence: ") and "30" in found.text
 
 
 def test_findings_that_say_nothing_about_the_weights_are_no_setbacks() -> None:

@@ -89,7 +89,7 @@ def test_a_gpu_that_is_full_doubles_the_parts_and_bad_numbers_halve_the_rate() -
     bad = after(replace(KILLED, code="non-finite-loss"))
     assert isinstance(full, Restart) and full.changes == Changes(parts=4)
     assert isinstance(bad, Restart) and bad.changes == Changes(lr_factor=0.5)
-    assert full.changes.words() == ["every batch in 4 parts"] and bad.changes.words() == ["learning rate x 0.5"]
+    assert full.changes.sentences() == ["every batch in 4 parts"] and bad.changes.sentences() == ["learning rate x 0.5"]
 
 
 def test_a_script_that_ends_before_its_first_step_with_its_own_flag_is_started_without_it_once() -> None:

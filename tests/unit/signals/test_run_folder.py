@@ -23,6 +23,14 @@ def test_two_runs_with_one_name_keep_apart(tmp_path: Path) -> None:
     assert [RunFolder.open(tmp_path / name).info()["number"] for name in names] == [0, 1, 2]
 
 
+def test_a_command_names_a_run_by_its_name_only_where_that_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for folder, target in (("runs", "a"), ("my runs", "'my runs/a'"), ("deep/runs", "deep/runs/a"), (".", "a")):
+        assert RunFolder.create(Path(folder), "a").target == target
+    assert RunFolder.create(tmp_path / "runs", "a").target == str(tmp_path / "runs" / "a")
+
+
 def test_latest_points_to_the_newest_run(tmp_path: Path) -> None:
     RunFolder.create(tmp_path, "old")
     newest = RunFolder.create(tmp_path, "new")

@@ -69,6 +69,27 @@ def test_a_hang_is_acted_on_although_it_cannot_be_told_and_told_when_there_is_ro
     assert rows[0]["severity"] == "critical" and "writing to the journal" in degraded
 
 
+def test_a_run_whose_folder_was_moved_is_not_taken_for_a_hang(hung: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    found: list[Finding] = []
+    original = HangWatch.look
+
+    def counted(watch: HangWatch) -> None:
+        original(watch)
+        looks.append(1)
+
+    monkeypatch.setattr(HangWatch, "look", counted)
+    hangs = Hangs(hung, Trouble(hung.journal))
+    hangs.on_hang = found.append
+    hangs.start()
+    wait_until(lambda: looks)
+    hung.path.rename(hung.path.with_name("moved"))
+    before = len(looks)
+    wait_until(lambda: len(looks) > before + 40 or found)  # each a tenth of a second: a hang is told after ten
+    hangs.finish()
+    assert not found
+
+
 def test_a_look_that_fails_on_the_disk_is_told_and_not_the_last(hung: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
 

@@ -56,7 +56,8 @@ def test_a_tracker_that_is_not_installed_is_named_with_the_command_and_the_run_s
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "trackio", None)
-    launch = prepare(find_command(["true"]), Settings(name="a", folder=tmp_path, to=("tensorboard", "trackio")))
+    monkeypatch.chdir(tmp_path)
+    launch = prepare(find_command(["true"]), Settings(name="a", folder=Path("runs"), to=("tensorboard", "trackio")))
     said = launch.line.splitlines()[1:]
     assert said == ["holdfast: trackio is not installed: pip install trackio, then: holdfast sync a --to trackio"]
     assert launch.run is not None and launch.run.info()["to"] == ["tensorboard", "trackio"]

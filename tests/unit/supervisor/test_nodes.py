@@ -62,11 +62,11 @@ def test_a_node_waits_for_the_plan_of_the_agent_that_leads_now(tmp_path: Path) -
     def is_wanted() -> bool:
         look = next(looks)
         node(0, agent="of now", beat=look).write(run) if look > 2 else None
-        Plan(agent="of now", attempt=1, state=RUN, words=["--resume"]).write(run) if look == 5 else None
+        Plan(agent="of now", attempt=1, state=RUN, arguments=["--resume"]).write(run) if look == 5 else None
         return True
 
     plan = follower.next_plan(is_wanted)
-    assert plan is not None and (plan.agent, plan.attempt, plan.words) == ("of now", 1, ["--resume"])
+    assert plan is not None and (plan.agent, plan.attempt, plan.arguments) == ("of now", 1, ["--resume"])
     assert follower.next_plan(lambda: next(looks) < 10) is None, "the same attempt is not begun twice"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import UsageError
-from holdfast.train.arguments import parse, words_of
+from holdfast.train.arguments import argv_of, parse
 from holdfast.train.settings import DetectSettings, SegmentSettings, read_settings
 
 
@@ -34,7 +34,7 @@ def test_the_training_process_gets_the_settings_of_the_command() -> None:
     arguments = parse(
         ["detect", "--data", "d.yaml", "--no-augment", "--fsdp", "--device", "cpu,cpu", "--name", "x", "--lrf", "0.5"]
     )
-    assert parse(words_of(arguments)).settings == arguments.settings
+    assert parse(argv_of(arguments)).settings == arguments.settings
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_the_other_names_of_segmentation_settings_mean_the_same(tmp_path: Path) 
     assert (settings.batch_size, settings.accumulate, settings.imgsz, settings.project, settings.workers) == (6, 2, 64, "out", 1)
     assert str(arguments.resume) == "runs/a"
     assert [(stage.epochs, stage.lr) for stage in settings.stages] == [(30, 5e-4)]
-    assert parse(words_of(arguments)) == arguments
+    assert parse(argv_of(arguments)) == arguments
     (tmp_path / "s.yaml").write_text("data: d\nimg-size: 64\nnum_workers: 1\n")
     assert read_settings(SegmentSettings, tmp_path / "s.yaml", {}) == SegmentSettings(data="d", imgsz=64, workers=1)
 
@@ -109,4 +109,4 @@ def test_a_run_that_is_resumed_with_more_epochs_keeps_its_stage_1(tmp_path: Path
 def test_trackers_and_notifications_are_the_supervisors_not_the_trainings() -> None:
     arguments = parse(["detect", "--data", "d.yaml", "--to", "mlflow", "--to", "wandb", "--notify", "mail me"])
     assert arguments.to == ("mlflow", "wandb") and arguments.notify == ("mail me",)
-    assert words_of(arguments) == ["detect", "--data", "d.yaml"]
+    assert argv_of(arguments) == ["detect", "--data", "d.yaml"]

@@ -55,8 +55,8 @@ def facts(option: Option, history: History) -> Iterator[tuple[str, str]]:
     """Reasons, settings and the new folder, with their labels."""
     from holdfast.cli.checkpoints.layout import name_of
 
-    for number, words in enumerate(option.because):
-        yield ("because" if number == 0 else ""), words
+    for number, reason in enumerate(option.because):
+        yield ("because" if number == 0 else ""), reason
     if not option.settings:
         yield "settings", "unchanged"
     for name, setting in option.settings.items():
@@ -82,7 +82,7 @@ def setting_words(name: str, setting: dict[str, Any]) -> str:
 def in_short(option: Option) -> str:
     """All settings in one line."""
     return ", ".join(
-        f"{_WORDS.get(name, name)} {setting_words(name, one).split(' (')[0]}" for name, one in option.settings.items()
+        f"{_WORDS.get(name, name)} {setting_words(name, value).split(' (')[0]}" for name, value in option.settings.items()
     )
 
 
@@ -95,8 +95,8 @@ def _table(console: Console, rows: Iterable[tuple[str, str]]) -> None:
     lines = list(rows)
     wide = max(len(label) for label, _ in lines)
     console.print()
-    for label, words in lines:
-        first, *rest = folded(words, console.width - wide - 4, "")
+    for label, text in lines:
+        first, *rest = folded(text, console.width - wide - 4, "")
         console.print(Text.assemble("  ", (label.ljust(wide), "dim"), "  ", first), soft_wrap=True)
         for line in rest:
             console.print(Text(" " * (wide + 4) + line), soft_wrap=True)

@@ -83,10 +83,10 @@ def decide(folder: Path | None, metric: str | None, lower_is_better: bool | None
     home = _one_run(paths, top, {path.parent for path in seen}) if named is None else top
     home = _home_of(run, paths, top) if run is not None else home
     with Bar(paths) as bar:
-        candidates = gather(bar.verified(), {path: one.step for path, one in seen.items() if one.exact})
+        candidates = gather(bar.verified(), {path: place.step for path, place in seen.items() if place.exact})
     if not candidates:
         raise NoCheckpoint(f"The checkpoints in {top} disappeared while they were read.", fix="run it again")
-    about = {path: one.step for path, one in seen.items()}
+    about = {path: place.step for path, place in seen.items()}
     candidates = [
         candidate if candidate.step is not None else replace(candidate, noted_step=about.get(candidate.path.resolve()))
         for candidate in candidates

@@ -88,7 +88,7 @@ def _checkpoint(path: Path) -> Side:
 
     refuse_server(str(path))
     run = run_named(str(path))
-    own = sorted(checkpoints_of(run), key=lambda one: one.stat().st_mtime) if run is not None else []
+    own = sorted(checkpoints_of(run), key=lambda file: file.stat().st_mtime) if run is not None else []
     path = as_typed(own[-1]) if own else path
     contents = open_checkpoint(path)
     side = side_of(contents)
@@ -111,8 +111,8 @@ def show(comparison: Comparison) -> None:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for label, words, style in lines(comparison):
-        table.add_row(label, Text(words, style=style))
+    for label, text, style in lines(comparison):
+        table.add_row(label, Text(text, style=style))
     console.print(Padding(table, (1, 0, 0, 2), expand=False))
     _what_to_type(console, comparison)
 
@@ -158,14 +158,14 @@ def _described(side: Side) -> str:
 def _counts(comparison: Comparison) -> str:
     matched = comparison.matched
     counts = [f"{len(matched.pairs):,} fit"]
-    for count, words in (
+    for count, what in (
         (len(matched.shapes), "with a different shape"),
         (len(matched.kinds), "of a different type"),
         (len(matched.missing), f"only in {comparison.labels.other}"),
         (len(matched.unexpected), f"only in {comparison.labels.one}"),
     ):
         if count:
-            counts.append(f"{count:,} {words}")
+            counts.append(f"{count:,} {what}")
     return ", ".join(counts)
 
 

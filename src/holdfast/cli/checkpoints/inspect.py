@@ -69,15 +69,15 @@ def as_row(contents: Contents, summary: Summary) -> dict[str, Any]:
     from holdfast.cli.show import for_json
 
     tensors = [
-        {"name": one.name, "dtype": one.dtype, "shape": list(one.shape), "bytes": bytes_of(one), "shared": shared}
-        for one, shared in _with_shared(contents)
+        {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape), "bytes": bytes_of(tensor), "shared": shared}
+        for tensor, shared in _with_shared(contents)
     ]
     row: dict[str, Any] = {
         **in_one_row(contents),
         "state": contents.state,
         **summary.as_row(),
         "bytes_by_dtype": by_dtype(contents),
-        "biggest": [one.name for one in biggest(contents)],
+        "biggest": [tensor.name for tensor in biggest(contents)],
         "settings": plain_tree(summary.settings),
         "needs_code": contents.needs_code,
         "refused": contents.refused,
@@ -102,8 +102,8 @@ def by_dtype(contents: Contents) -> dict[str, int]:
 
     once = {(tensor.storage, tensor.offset, tensor.shape, tensor.dtype): tensor for tensor in contents.tensors}
     total = Counter[str]()
-    for one in once.values():
-        total[one.dtype] += bytes_of(one)
+    for tensor in once.values():
+        total[tensor.dtype] += bytes_of(tensor)
     return dict(total.most_common())
 
 
@@ -112,7 +112,7 @@ def biggest(contents: Contents) -> list[TensorInfo]:
     from holdfast.cli.checkpoints.trees import bytes_of
 
     once = {(tensor.storage, tensor.offset, tensor.shape): tensor for tensor in reversed(contents.tensors)}
-    return sorted(once.values(), key=lambda one: (-bytes_of(one), one.name))[:_BIGGEST]
+    return sorted(once.values(), key=lambda tensor: (-bytes_of(tensor), tensor.name))[:_BIGGEST]
 
 
 def show(console: Console, contents: Contents, summary: Summary, *, depth: int | None, everything: bool) -> None:
@@ -143,8 +143,8 @@ def _print(console: Console, label: str, line: str, *, fold: bool) -> None:
 
     first, *rest = folded(line, console.width - _LABEL, "") if fold else [line]
     console.print(Text.assemble((label.ljust(_LABEL), "bold"), first), soft_wrap=True)
-    for one in rest:
-        console.print(Text(" " * _LABEL + one), soft_wrap=True)
+    for continuation in rest:
+        console.print(Text(" " * _LABEL + continuation), soft_wrap=True)
 
 
 def _facts(contents: Contents, summary: Summary, *, everything: bool) -> Iterator[tuple[str, list[str]]]:
@@ -180,9 +180,9 @@ def _biggest_lines(contents: Contents) -> Iterator[str]:
     from holdfast.cli.checkpoints.layout import shortened
     from holdfast.cli.checkpoints.trees import tensor_words
 
-    names = [shortened(one.name, _NAME) for one in biggest(contents)]
+    names = [shortened(tensor.name, _NAME) for tensor in biggest(contents)]
     widest = max(map(len, names), default=0)
-    yield from (f"{name.ljust(widest)}  {tensor_words(one)}" for name, one in zip(names, biggest(contents), strict=True))
+    yield from (f"{name.ljust(widest)}  {tensor_words(tensor)}" for name, tensor in zip(names, biggest(contents), strict=True))
 
 
 def _settings(summary: Summary, *, everything: bool) -> Iterator[tuple[str, list[str]]]:

@@ -62,7 +62,7 @@ class Line:
         """For --json."""
         from holdfast.cli.checkpoints.layout import in_one_row
 
-        bad = {one.name: one.nan + one.inf for one in self.verdict.bad} if self.verdict is not None else None
+        bad = {tensor.name: tensor.nan + tensor.inf for tensor in self.verdict.bad} if self.verdict is not None else None
         return {
             **in_one_row(self.contents),
             **self.summary.as_row(),
@@ -228,7 +228,7 @@ def _state(line: Line) -> Text:
 
 def holds(summary: Summary) -> str:
     """What can be restored from it, in short words."""
-    beside = [_SHORT.get(one, one) for one in _BESIDE if one in summary.holds]
+    beside = [_SHORT.get(part, part) for part in _BESIDE if part in summary.holds]
     if "weights" in summary.holds:
         return " ".join(["weights", *beside]) if beside else "weights only"
     if beside == ["ema"]:
@@ -243,5 +243,5 @@ def _say_what_was_not_read(lines: list[Line], *, quick: bool) -> None:
     if left and quick:
         print(f"indexes only: {len(left)} of {len(lines)} are complete; NaN and Inf were not checked", file=sys.stderr)
     elif left:
-        words = f"{len(left)} of {len(lines)} were not read ({size(sum(left))}): holdfast checkpoints verify reads everything"
-        print(words, file=sys.stderr)
+        note = f"{len(left)} of {len(lines)} were not read ({size(sum(left))}): holdfast checkpoints verify reads everything"
+        print(note, file=sys.stderr)

@@ -138,9 +138,9 @@ def _in_words(text: str, call: Callable[[], Any]) -> Any:
             fix=f"run this in the folder of your code (now {Path.cwd()}), or install what is missing",
         ) from error
     except (Exception, SystemExit) as error:
-        words = " ".join(str(error).split()) or "no words"
+        message = " ".join(str(error).split()) or "no words"
         raise UsageError(
-            f"{text} failed in your code: {type(error).__name__}: {words}{_where(error)}",
+            f"{text} failed in your code: {type(error).__name__}: {message}{_where(error)}",
             fix="it must build the model when called like this, and must not train when imported",
         ) from error
 

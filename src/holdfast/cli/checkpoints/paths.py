@@ -53,8 +53,8 @@ def refuse_server(text: str) -> None:
     from holdfast.probe.address import is_server, parse
 
     if is_server(text) and (server := parse(text)) is not None:
-        words = f"{text} is a server, and checkpoints are files: this verb works on the machine that has them."
-        raise NoCheckpoint(words, fix=f"run it there: ssh {server.host} holdfast checkpoints …")
+        problem = f"{text} is a server, and checkpoints are files: this verb works on the machine that has them."
+        raise NoCheckpoint(problem, fix=f"run it there: ssh {server.host} holdfast checkpoints …")
 
 
 def run_named(text: str) -> RunFolder | None:
@@ -86,14 +86,14 @@ def _named(text: str) -> list[Path]:
     path = Path(text).expanduser()
     if not path.exists() and not path.is_symlink() and glob.has_magic(text):
         hits = [Path(hit) for hit in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207 - Path.glob wants its folder apart
-        inside = [one for hit in hits for one in _with_all_inside(hit, alone=False)]
+        inside = [path for hit in hits for path in _with_all_inside(hit, alone=False)]
         if not inside:
             raise NoCheckpoint(f"No checkpoint matches {text}.", fix="name a folder: all checkpoints in it are read")
         return inside
     from holdfast.cli.checkpoints.run_history import checkpoints_of
 
     run = run_named(text)
-    checkpoints = [as_typed(one) for one in checkpoints_of(run)] if run is not None else []
+    checkpoints = [as_typed(path) for path in checkpoints_of(run)] if run is not None else []
     return checkpoints or _with_all_inside(path if run is None else run.path, alone=True)
 
 

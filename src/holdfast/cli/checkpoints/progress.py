@@ -87,6 +87,6 @@ def _size(path: Path) -> int:
     """About how many bytes lie at a path."""
     with contextlib.suppress(OSError):
         if path.is_dir():
-            return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
+            return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         return path.stat().st_size
     return 0

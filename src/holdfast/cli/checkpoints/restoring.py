@@ -54,16 +54,16 @@ def commands_for(option: Option, info: Mapping[str, Any], run: Path) -> Commands
 
     `info` is what was recorded of the run.
     """
-    words = [str(word) for word in info.get("command") or ()] if isinstance(info.get("command"), list) else []
-    if not words:
+    command = [str(word) for word in info.get("command") or ()] if isinstance(info.get("command"), list) else []
+    if not command:
         return None
     folder, name = Path(str(info.get("cwd") or Path.cwd())), shlex.quote(new_folder(run).name)
     resumed = None
     if option.candidate is not None and option.candidate.producer != "holdfast":
         path = option.candidate.path.resolve()
-        resumed = resume_command(words, path.relative_to(folder) if path.is_relative_to(folder) else path, folder)
+        resumed = resume_command(command, path.relative_to(folder) if path.is_relative_to(folder) else path, folder)
     elsewhere = "" if folder == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
-    start = f"{elsewhere}holdfast run --name {name} -- {shlex.join(resumed or words)}"
+    start = f"{elsewhere}holdfast run --name {name} -- {shlex.join(resumed or command)}"
     settings = _live_settings(option) if resumed is not None else ""
     return Commands(start, resumed is not None, f"{elsewhere}holdfast set {settings} -t {name}" if settings else "")
 

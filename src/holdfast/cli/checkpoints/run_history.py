@@ -128,7 +128,7 @@ def _main_recording(run: RunFolder) -> Recording | None:
     from holdfast.probe.rows import last_rows
 
     made = [recording for recording in run.recordings() if len(last_rows(recording.path, "steps", ("step",), 1)["step"])]
-    return min(made, key=lambda one: (-one.part, one.rank), default=None)
+    return min(made, key=lambda recording: (-recording.part, recording.rank), default=None)
 
 
 def _began_at(run: RunFolder, recording: Recording | None) -> int:
@@ -220,7 +220,7 @@ def _changes(rows: Sequence[dict[str, Any]], events: Sequence[Event]) -> list[Ch
     from holdfast.recovery.changes import propose
 
     changes = []
-    for event in (one for one in events if one.kind == "change" and one.step is not None):
+    for event in (row for row in events if row.kind == "change" and row.step is not None):
         setting = str(event.row.get("what", "a setting"))
         evidence = next((row["evidence"] for row in rows if _proposes(row, setting)), None)
         if evidence is None and (proposal := propose(setting)) is not None:

@@ -81,10 +81,10 @@ class _Growing:
         return text
 
 
-def _dim(words: str) -> Any:
+def _dim(text: str) -> Any:
     from rich.text import Text
 
-    return Text(words, "dim")
+    return Text(text, "dim")
 
 
 def _children(value: Any) -> list[tuple[str, Any]]:
@@ -98,10 +98,14 @@ def _children(value: Any) -> list[tuple[str, Any]]:
         return [(str(name), inner) for group in groups for name, inner in group.items() if inner is not None]
     if isinstance(value, Opaque):
         inside = value.state if isinstance(value.state, (dict, list)) else None
-        return _children(inside) if inside else [(str(at), one) for at, one in enumerate(value.arguments) if _has_inner(one)]
+        return (
+            _children(inside)
+            if inside
+            else [(str(at), argument) for at, argument in enumerate(value.arguments) if _has_inner(argument)]
+        )
     if isinstance(value, dict):
         return _in_order({str(name): inner for name, inner in value.items()})
-    if isinstance(value, (list, tuple)) and any(_has_inner(one) for one in value):
+    if isinstance(value, (list, tuple)) and any(_has_inner(item) for item in value):
         return [(str(at), inner) for at, inner in enumerate(value)]
     return []
 
@@ -154,7 +158,7 @@ def _folded(children: list[tuple[str, Any]]) -> Iterator[tuple[tuple[str, str], 
         if end - at > 2:
             yield (name, children[end - 1][0]), value
         else:
-            yield from (((one, one), inner) for one, inner in children[at:end])
+            yield from (((name, name), inner) for name, inner in children[at:end])
         at = max(end, at + 1)
 
 
@@ -174,14 +178,14 @@ def _shape(value: Any, depth: int = 12) -> Any:
     inner = _children(value)
     if inner and depth:
         name = value.name if isinstance(value, Opaque) else ""
-        return name, tuple((key, _shape(one, depth - 1)) for key, one in inner)
+        return name, tuple((key, _shape(child, depth - 1)) for key, child in inner)
     return type(value).__name__, value.name if isinstance(value, Opaque) else None
 
 
 def _amount(inner: list[tuple[str, Any]]) -> str:
     from holdfast.checkpoints.parts import tensors_in
 
-    tensors = {(one.storage, one.offset, one.shape): one for _, value in inner for one in tensors_in(value)}
+    tensors = {(tensor.storage, tensor.offset, tensor.shape): tensor for _, value in inner for tensor in tensors_in(value)}
     if not tensors:
         return f"{len(inner)} entries" if len(inner) > 1 else "1 entry"
     from holdfast.cli.show import size
@@ -227,7 +231,7 @@ def value_words(value: Any) -> str:
     if isinstance(value, dict):
         return f"{{{len(value)} entries}}" if value else "{}"
     if isinstance(value, (list, tuple)):
-        few = ", ".join(value_words(one) for one in value[:_VALUES])
+        few = ", ".join(value_words(item) for item in value[:_VALUES])
         return f"[{few}{f', … {len(value):,} in all' if len(value) > _VALUES else ''}]"
     return plain(str(value))[:_TEXT]
 
@@ -243,7 +247,7 @@ def plain_tree(value: Any, depth: int = _DEEPEST) -> Any:
         arguments = {"arguments": [plain_tree(argument, depth - 1) for argument in value.arguments]} if value.arguments else {}
         return {"class": value.name, **arguments, **inside}
     if isinstance(value, dict):
-        return {str(key): plain_tree(one, depth - 1) for key, one in value.items()}
+        return {str(key): plain_tree(item, depth - 1) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain_tree(one, depth - 1) for one in value]
+        return [plain_tree(item, depth - 1) for item in value]
     return f"{len(value)} bytes" if isinstance(value, bytes) else value

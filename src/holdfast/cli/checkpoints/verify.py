@@ -117,14 +117,14 @@ def _show_bad(console: Console, verdict: Verdict, *, every: bool) -> None:
     from holdfast.checkpoints.verify import amounts
     from holdfast.cli.checkpoints.layout import fix_of, shortened
 
-    non_finite = [one for one in verdict.troubles if one.state == "non-finite"]
+    non_finite = [trouble for trouble in verdict.troubles if trouble.state == "non-finite"]
     for trouble in non_finite:
         _print(console, trouble.words)
     shown = verdict.bad if every else verdict.bad[:_NAMED]
-    widest = min(max((len(one.name) for one in shown), default=0), max(20, console.width - 50))
-    for one in shown:
-        line = Text(f"{_INDENT}  {shortened(one.name, widest).ljust(widest)}  ", no_wrap=True)
-        console.print(line.append(f"{amounts(one.nan, one.inf)} of {one.count:,}", "red"), soft_wrap=True)
+    widest = min(max((len(tensor.name) for tensor in shown), default=0), max(20, console.width - 50))
+    for tensor in shown:
+        line = Text(f"{_INDENT}  {shortened(tensor.name, widest).ljust(widest)}  ", no_wrap=True)
+        console.print(line.append(f"{amounts(tensor.nan, tensor.inf)} of {tensor.count:,}", "red"), soft_wrap=True)
     if len(verdict.bad) > len(shown):
         console.print(Text(f"{_INDENT}  and {len(verdict.bad) - len(shown):,} more: --all lists them", "dim"))
     fixes = {trouble.fix for trouble in verdict.troubles if trouble not in non_finite}
@@ -133,12 +133,12 @@ def _show_bad(console: Console, verdict: Verdict, *, every: bool) -> None:
             _print(console, f"fix: {fix_of(trouble, verdict.path)}", "cyan")
 
 
-def _print(console: Console, words: str, style: str = "") -> None:
+def _print(console: Console, text: str, style: str = "") -> None:
     from rich.text import Text
 
     from holdfast.cli.checkpoints.layout import folded
 
-    for line in folded(words, console.width, _INDENT, hang="     " if words.startswith("fix: ") else ""):
+    for line in folded(text, console.width, _INDENT, hang="     " if text.startswith("fix: ") else ""):
         console.print(Text(line, style), soft_wrap=True)
 
 

@@ -171,10 +171,10 @@ OF_ERRORS = (
     _of_error(
         "ended-by-the-scheduler",
         "process-died",
-        "The job's time limit was reached, or the machine was preempted.",
+        "The job's time limit was reached, the machine was preempted, or someone stopped the process.",
         "save often and resume; request a signal before the end (#SBATCH --signal=B:USR1@120)",
         signs=("terminated",),
-        ruled_out_by=("crashed", "exited"),
+        ruled_out_by=("crashed", "exited", "interrupted"),
     ),
     _of_error(
         "exited-by-itself",
@@ -197,7 +197,7 @@ OF_ERRORS = (
         "check dmesg -T | grep -i -E 'oom|killed process', the job's report, and other users of the machine",
         likely=0.2,
         signs=("killed",),
-        ruled_out_by=("crashed", "terminated", "exited"),
+        ruled_out_by=("crashed", "terminated", "exited", "interrupted"),
     ),
     _of_error(
         "crash-in-a-library",
@@ -206,7 +206,7 @@ OF_ERRORS = (
         "python -X faulthandler train.py; num_workers=0; update the library in the traceback",
         likely=0.2,
         signs=("crashed",),
-        ruled_out_by=("killed", "terminated", "exited"),
+        ruled_out_by=("killed", "terminated", "exited", "interrupted"),
     ),
     _of_error(
         "file-damaged",

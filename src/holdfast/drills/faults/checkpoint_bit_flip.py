@@ -42,7 +42,7 @@ def _in_the_largest(path: Path) -> int:
     if not zipfile.is_zipfile(path):
         return path.stat().st_size // 2
     with zipfile.ZipFile(path) as archive:
-        largest = max(archive.infolist(), key=lambda one: one.file_size)
+        largest = max(archive.infolist(), key=lambda member: member.file_size)
     with path.open("rb") as file:
         file.seek(largest.header_offset + 26)
         name, more = struct.unpack("<HH", file.read(4))

@@ -33,7 +33,7 @@ class DeadRelu(Fault):
 
 def _before_relu(context: FaultContext) -> torch.Tensor:
     """The biases of the last layer that a ReLU follows directly."""
-    modules = [one for one in context.model.modules() if not list(one.children())]
+    modules = [module for module in context.model.modules() if not list(module.children())]
     for layer, following in reversed(list(pairwise(modules))):
         if isinstance(following, nn.ReLU) and isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d) and layer.bias is not None:
             return layer.bias

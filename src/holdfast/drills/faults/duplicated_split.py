@@ -49,7 +49,7 @@ class DuplicatedSplit(Fault):
 def _mixed(kept: list[Any], batch: Any, number: int) -> Any:
     """A batch of the same build, each sample of it taken from one of those that were kept."""
     wanted, build = tree_flatten(batch)
-    parts = zip(*(tree_flatten(one)[0] for one in kept), strict=True)
+    parts = zip(*(tree_flatten(sample)[0] for sample in kept), strict=True)
     pools = [torch.cat(list(tensors)) for tensors in parts]
     places = (torch.arange(len(wanted[0])) * _APART + number) % len(pools[0])
     return tree_unflatten([pool[places] for pool in pools], build)

@@ -23,7 +23,7 @@ class GpuOom(Fault):
 
     def update(self, context: FaultContext) -> None:
         """The cache goes first, so that the next step has to ask."""
-        device = next((one.device for one in context.model.parameters() if one.is_cuda), None)
+        device = next((parameter.device for parameter in context.model.parameters() if parameter.is_cuda), None)
         if device is None:
             raise CannotHappen("no part of the model is on a GPU")
         torch.cuda.empty_cache()

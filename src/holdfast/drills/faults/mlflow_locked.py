@@ -36,8 +36,8 @@ class MlflowLocked(Fault):
         if not files:
             raise CannotHappen("no SQLite file is open")
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        words = [sys.executable, "-I", "-c", _HOLD, f"{self.strong:g}", *map(str, files)]
-        holder = subprocess.Popen(words, env=kept, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+        command = [sys.executable, "-I", "-c", _HOLD, f"{self.strong:g}", *map(str, files)]
+        holder = subprocess.Popen(command, env=kept, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
         assert holder.stdout is not None
         if holder.stdout.readline() != b"locked\n":
             raise CannotHappen("the SQLite file could not be locked")

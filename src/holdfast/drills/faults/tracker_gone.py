@@ -40,18 +40,18 @@ class TrackerGone(Fault):
     def update(self, context: FaultContext) -> None:
         """Between two steps."""
         self._gone = True
-        for one in list(self._open):
+        for connection in list(self._open):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
     def _gate(self, original: Any) -> Any:
-        def connect(one: socket.socket, address: Any) -> Any:
-            if one.family not in _NETWORK:
-                return original(one, address)
+        def connect(connection: socket.socket, address: Any) -> Any:
+            if connection.family not in _NETWORK:
+                return original(connection, address)
             if self._gone:
                 time.sleep(self.strong)
                 raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
-            self._open.add(one)
-            return original(one, address)
+            self._open.add(connection)
+            return original(connection, address)
 
         return connect

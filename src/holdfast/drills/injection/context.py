@@ -86,7 +86,7 @@ class FaultContext:
     def layers(self, *kinds: type[nn.Module]) -> list[tuple[str, Any]]:
         """The model's modules of these kinds that have a weight, in the order they are named."""
         wanted = kinds or (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding)
-        layers = [(name, one) for name, one in self.model.named_modules() if isinstance(one, wanted)]
+        layers = [(name, module) for name, module in self.model.named_modules() if isinstance(module, wanted)]
         if not layers:
             raise CannotHappen(f"the model has no {' or '.join(kind.__name__ for kind in wanted)}")
         return layers
@@ -96,7 +96,9 @@ class FaultContext:
         try:
             weights = [layer.weight for _, layer in self.layers()]
         except CannotHappen:
-            weights = [one for one in self.model.parameters() if one.dim() > 1 and one.is_floating_point()]
+            weights = [
+                parameter for parameter in self.model.parameters() if parameter.dim() > 1 and parameter.is_floating_point()
+            ]
         if not weights:
             raise CannotHappen("the model has no weight matrices")
         return weights
@@ -107,11 +109,11 @@ class FaultContext:
             for name in ("lr", "initial_lr", "max_lr", "min_lr"):
                 if name in group:
                     group[name] *= factor
-        for one in gc.get_objects():
-            theirs = getattr(one, "optimizer", None) if issubclass(type(one), LRScheduler) else None
+        for scheduler in gc.get_objects():
+            theirs = getattr(scheduler, "optimizer", None) if issubclass(type(scheduler), LRScheduler) else None
             mine = getattr(theirs, "param_groups", None) is self.optimizer.param_groups  # it may know it by a wrapper
-            if mine and hasattr(one, "base_lrs"):  # ReduceLROnPlateau has none
-                one.base_lrs = [factor * rate for rate in one.base_lrs]
+            if mine and hasattr(scheduler, "base_lrs"):  # ReduceLROnPlateau has none
+                scheduler.base_lrs = [factor * rate for rate in scheduler.base_lrs]
 
     def change_inputs(self, batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
         """The batch, with a changed copy of each floating-point tensor that the model is fed; labels and targets stay."""

@@ -53,8 +53,8 @@ def tell_updates(module: ModuleType, replace: Callable[..., None], updated: Call
         def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
             result = original(optimizer, grads, trainable_variables)
             if id(optimizer) not in seen:
-                values = [getattr(one, "value", None) for one in trainable_variables or optimizer._trainable_variables]
-                tensors = [one for one in values if isinstance(one, torch.Tensor)]
+                values = [getattr(variable, "value", None) for variable in trainable_variables or optimizer._trainable_variables]
+                tensors = [value for value in values if isinstance(value, torch.Tensor)]
                 seen[id(optimizer)] = optimizer, KerasOptimizer(optimizer, tensors)
             if seen[id(optimizer)][1].param_groups[0]["params"]:
                 updated(seen[id(optimizer)][1])

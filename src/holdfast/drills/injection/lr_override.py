@@ -26,6 +26,6 @@ class LearningRateOverride:
             group["lr"] = meant * self._factor
 
 
-def _far(one: float, other: float) -> float:
+def _far(wanted: float, other: float) -> float:
     """How many times one is the other, either way."""
-    return max(one, other) / max(min(one, other), 1e-300)
+    return max(wanted, other) / max(min(wanted, other), 1e-300)

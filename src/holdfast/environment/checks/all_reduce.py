@@ -21,7 +21,7 @@ def ask(machine: Machine, *, seconds: float = 60.0) -> Verdict:
     backend = "nccl" if len(machine.torch.devices) >= _RANKS and machine.torch.cuda else "gloo"
     ranks = _run(backend, seconds)
     facts: dict[str, Any] = {"backend": backend, "ranks": _RANKS, **_settings()}
-    facts |= {f"rank {number} got to": one.stage or "start" for number, one in enumerate(ranks)}
+    facts |= {f"rank {number} got to": rank.stage or "start" for number, rank in enumerate(ranks)}
     if all(rank.how == DONE for rank in ranks):
         took = max(rank.facts["seconds"] for rank in ranks)
         return ok(f"{_RANKS} processes added up a tensor over {backend} in {took * 1000:.0f} ms", seconds=took, **facts)
@@ -31,8 +31,8 @@ def ask(machine: Machine, *, seconds: float = 60.0) -> Verdict:
 def _run(backend: str, seconds: float) -> list[Ended]:
     """Start the ranks, and wait for both; of one that fails the other hears."""
     with tempfile.TemporaryDirectory(prefix="holdfast-doctor-") as folder:
-        words = [backend, f"{folder}/store", str(_RANKS), str(seconds)]
-        children = [Child("all_reduce_rank.py", str(rank), *words) for rank in range(_RANKS)]
+        arguments = [backend, f"{folder}/store", str(_RANKS), str(seconds)]
+        children = [Child("all_reduce_rank.py", str(rank), *arguments) for rank in range(_RANKS)]
         return [child.wait(seconds) for child in children]  # each counts from its own start
 
 

@@ -51,10 +51,10 @@ def _failed(ended: Ended, seconds: float, memory: int, facts: dict[str, Any]) ->
     if ended.how == TOO_LARGE:
         fix = Fix("compile with one process at a time", ("export TORCHINDUCTOR_COMPILE_THREADS=1",))
         return warning(f"torch.compile took more than {size(memory)} for a small function", fix, _EAGER, **facts)
-    for pattern, words, commands in _KNOWN:
+    for pattern, reason, commands in _KNOWN:
         if re.search(pattern, ended.errors):
             fixes = (Fix("install it", _for_this_system(commands)), _EAGER) if commands else (_EAGER,)
-            return warning(f"torch.compile does not work: {words}", *fixes, said=_error(ended), **facts)
+            return warning(f"torch.compile does not work: {reason}", *fixes, said=_error(ended), **facts)
     return warning(f"torch.compile does not work: {_error(ended)}", _EAGER, **facts)
 
 

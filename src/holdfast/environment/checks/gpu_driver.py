@@ -76,14 +76,14 @@ def _held_down(cards: list[Card], facts: dict[str, Any]) -> Verdict:
 
 
 def _broken(nvidia: Nvidia, *, in_container: bool) -> Verdict:
-    message, fix = _KNOWN.get(nvidia.error or "", (f"the driver does not answer: {nvidia.words}", _INSTALL))
+    message, fix = _KNOWN.get(nvidia.error or "", (f"the driver does not answer: {nvidia.message}", _INSTALL))
     if nvidia.error == _LIBRARY_MISSING and in_container:
         return warning(
             "the machine has an NVIDIA GPU, but this container has no access to it", _CONTAINER, cards=nvidia.on_the_bus
         )
     if nvidia.error in ("hang", "missing"):
-        message = nvidia.words
-    return problem(message, fix, error=nvidia.error, said=nvidia.words, cards_on_the_bus=nvidia.on_the_bus)
+        message = nvidia.message
+    return problem(message, fix, error=nvidia.error, said=nvidia.message, cards_on_the_bus=nvidia.on_the_bus)
 
 
 CHECK = Check(name="gpu-driver", asks="NVIDIA driver and GPUs", ask=ask, seconds=30.0)

@@ -19,7 +19,7 @@ def ask(machine: Machine) -> Verdict:
     cards = machine.nvidia.cards
     if not cards:
         return skipped("no NVIDIA GPU to share")
-    verdicts = [one for card in cards if (one := _of_card(card)) is not None]
+    verdicts = [verdict for card in cards if (verdict := _of_card(card)) is not None]
     if verdicts:
         return together(verdicts)
     free = ", ".join(size(card.free) for card in cards)
@@ -73,10 +73,10 @@ def _fixes(card: Card, users: list[dict[str, Any]]) -> list[Fix]:
     left = [user for user in users if user.get("orphan") and "python" in str(user.get("name"))]
     fixes = [
         Fix(
-            f"its parent is gone: a background run or a leftover; if it is not needed: kill {one['pid']}",
-            (f"ps -o pid,user,lstart,args -p {one['pid']}",),
+            f"its parent is gone: a background run or a leftover; if it is not needed: kill {process['pid']}",
+            (f"ps -o pid,user,lstart,args -p {process['pid']}",),
         )
-        for one in left
+        for process in left
     ]
     return [*fixes, Fix("see what they are; wait for them, or use another GPU", (f"nvidia-smi -i {card.index}",))]
 

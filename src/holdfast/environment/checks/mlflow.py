@@ -137,7 +137,7 @@ def why_locked(file: Path, seconds: float = 1.0) -> str | None:
 
 
 def _by(who: list[Holder]) -> str:
-    writers = [one for one in who if one.writes] or who
+    writers = [process for process in who if process.writes] or who
     return f" by {', '.join(map(str, writers[:3]))}" if writers else ", by no process of this machine (perhaps over the network)"
 
 
@@ -145,12 +145,12 @@ def _free(who: list[Holder]) -> list[Fix]:
     server = Fix(
         "several writers need a server in front of the database", ("mlflow server --backend-store-uri sqlite:///mlflow.db",)
     )
-    look = tuple(f"ps -o pid,user,etime,args -p {one.pid}" for one in who if one.writes)
+    look = tuple(f"ps -o pid,user,etime,args -p {process.pid}" for process in who if process.writes)
     return [Fix("see what holds it; wait, or kill it if it hangs", look), server]
 
 
 def _folder(folder: Path) -> Verdict:
-    near = next((one for one in (folder, *folder.parents) if one.exists()), Path())
+    near = next((parent for parent in (folder, *folder.parents) if parent.exists()), Path())
     if os.access(near, os.W_OK):
         return ok(f"logs into {folder}", folder=str(folder))
     return problem(

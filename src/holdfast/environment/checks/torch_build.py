@@ -84,8 +84,8 @@ def install_fix(nvidia: Nvidia, package: str | None = None) -> Fix:
     """How to get a build that fits this driver."""
     cuda = f"CUDA {_dotted(nvidia.cuda)} or older" if nvidia.cuda else "CUDA"
     which = package or f"a build for {cuda}"
-    words = f"install {which}, with torchvision and torchaudio if they are used; pytorch.org/get-started has the URL for {cuda}"
-    return Fix(words, ("pip install --force-reinstall torch --index-url URL",))
+    advice = f"install {which}, with torchvision and torchaudio if they are used; pytorch.org/get-started has the URL for {cuda}"
+    return Fix(advice, ("pip install --force-reinstall torch --index-url URL",))
 
 
 def runs_on(architectures: tuple[str, ...], capability: tuple[int, int]) -> bool:

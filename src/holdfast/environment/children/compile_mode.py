@@ -22,7 +22,9 @@ def main(name: str, mode: str) -> None:
 
     tell("torch imported")
     made = _make(torch, name)
-    compiled: Callable[[Any], Any] = (lambda one: one) if mode == "eager" else (lambda one: torch.compile(one, mode=mode))
+    compiled: Callable[[Any], Any] = (
+        (lambda module: module) if mode == "eager" else (lambda module: torch.compile(module, mode=mode))
+    )
     try:
         step, inputs = _step(torch, made, compiled)
     except (TypeError, ValueError) as error:

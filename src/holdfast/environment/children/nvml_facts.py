@@ -15,7 +15,7 @@ def main() -> None:
     try:
         import pynvml as nvml
     except ImportError:
-        return tell("import", error="missing", words="the Python package nvidia-ml-py is not installed")
+        return tell("import", error="missing", message="the Python package nvidia-ml-py is not installed")
     tell("import")
     try:
         nvml.nvmlInit()
@@ -24,7 +24,7 @@ def main() -> None:
         handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
         tell("cards", cards=[_card(nvml, number, handles) for number in range(len(handles))])
     except nvml.NVMLError as error:
-        tell("error", error=error.value, words=str(error))
+        tell("error", error=error.value, message=str(error))
 
 
 def _card(nvml: Any, number: int, handles: list[Any]) -> dict[str, Any]:
@@ -49,8 +49,8 @@ def _processes(nvml: Any, handle: Any) -> list[tuple[int, int | None]]:
     """Computing ones and drawing ones; one that does both is listed once."""
     by_pid: dict[int, int | None] = {}
     for question in (nvml.nvmlDeviceGetGraphicsRunningProcesses, nvml.nvmlDeviceGetComputeRunningProcesses):
-        for one in _ask(nvml, question, handle) or ():
-            by_pid[one.pid] = one.usedGpuMemory
+        for process in _ask(nvml, question, handle) or ():
+            by_pid[process.pid] = process.usedGpuMemory
     return list(by_pid.items())
 
 
@@ -64,10 +64,10 @@ def _links(nvml: Any, number: int, handles: list[Any]) -> dict[int, int]:
     return links
 
 
-def _ask(nvml: Any, question: Callable[..., Any], *words: Any) -> Any:
+def _ask(nvml: Any, question: Callable[..., Any], *arguments: Any) -> Any:
     """None where a card does not tell (MIG, old ones), or this NVML does not know the question."""
     try:
-        return question(*words)
+        return question(*arguments)
     except nvml.NVMLError:
         return None
 

@@ -44,9 +44,9 @@ def fit(points: Sequence[Point]) -> Line:
     ordered = sorted(points, key=lambda point: point.batch)
     if len(ordered) == 1:
         return Line(fixed=0.0, per_sample=ordered[0].peak / ordered[0].batch, bent=True)
-    *_, one, other = ordered
-    slope = (other.peak - one.peak) / (other.batch - one.batch)
-    line = Line(fixed=other.peak - slope * other.batch, per_sample=max(slope, 0.0), bent=is_bent(ordered))
+    *_, smaller, larger = ordered
+    slope = (larger.peak - smaller.peak) / (larger.batch - smaller.batch)
+    line = Line(fixed=larger.peak - slope * larger.batch, per_sample=max(slope, 0.0), bent=is_bent(ordered))
     least = ordered[0]
     ruled = least.peak > (1 + _BENT) * line.peak(least.batch)  # by the update: the smallest batch needs more than its samples
     return replace(line, floor=float(least.peak)) if ruled else line
@@ -56,7 +56,7 @@ def is_bent(points: Sequence[Point]) -> bool:
     """Whether the last three points are clearly not on one line."""
     if len(points) < 3:
         return False
-    one, two, three = sorted(points, key=lambda point: point.batch)[-3:]
-    before = (two.peak - one.peak) / (two.batch - one.batch)
-    after = (three.peak - two.peak) / (three.batch - two.batch)
+    first, second, third = sorted(points, key=lambda point: point.batch)[-3:]
+    before = (second.peak - first.peak) / (second.batch - first.batch)
+    after = (third.peak - second.peak) / (third.batch - second.batch)
     return abs(after - before) > _BENT * max(abs(after), abs(before), 1.0)

@@ -30,7 +30,7 @@ _GIVE_BACK = {"MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_MMAP_THRESHOLD_": "65536"} 
 class MeasuredTraining:
     """The training, and how to run it."""
 
-    words: Sequence[str]
+    command: Sequence[str]
     seconds: float = 300.0
     steps: int = 4
 
@@ -76,7 +76,7 @@ def measure(
     )
 
 
-def words_for(command: Sequence[str]) -> list[str]:
+def measured_command(command: Sequence[str]) -> list[str]:
     """A command as it is, or the program that trains what `package.module:factory` makes."""
     if len(command) == 1 and ":" in command[0] and not Path(command[0]).exists():
         return [sys.executable, "-m", "holdfast.environment.plan.factory", command[0]]
@@ -88,7 +88,7 @@ def _run(training: MeasuredTraining, environment: dict[str, str]) -> tuple[int |
     with tempfile.TemporaryFile() as printed:
         try:
             code: int | None = subprocess.run(
-                training.words,
+                training.command,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
@@ -99,7 +99,9 @@ def _run(training: MeasuredTraining, environment: dict[str, str]) -> tuple[int |
         except subprocess.TimeoutExpired:
             code = None
         except OSError as error:
-            raise UsageError(f"{training.words[0]} cannot be started: {error.strerror}.", fix="name a command after --") from None
+            raise UsageError(
+                f"{training.command[0]} cannot be started: {error.strerror}.", fix="name a command after --"
+            ) from None
         printed.seek(0)
         return code, printed.read().decode(errors="replace")
 

@@ -31,14 +31,14 @@ class Difference:
         return {"step": self.step, "stage": self.stage, "name": self.name, "same_samples": self.same_samples}
 
 
-def first_difference(one: Sequence[Row], other: Sequence[Row]) -> Difference | None:
+def first_difference(first: Sequence[Row], second: Sequence[Row]) -> Difference | None:
     """None if both computed the same, step for step."""
-    for left, right in zip(one, other, strict=False):
+    for left, right in zip(first, second, strict=False):
         difference = _in_step(left, right)
         if difference is not None:
             return difference
-    if len(one) != len(other):
-        return Difference(step=min(len(one), len(other)), stage="steps", name="number of steps")
+    if len(first) != len(second):
+        return Difference(step=min(len(first), len(second)), stage="steps", name="number of steps")
     return None
 
 

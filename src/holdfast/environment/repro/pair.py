@@ -23,7 +23,7 @@ _LAST_LINES = 12
 class RepeatedTraining:
     """The training and how much of it to look at."""
 
-    words: Sequence[str]
+    command: Sequence[str]
     steps: int
     seconds: float  # time limit of one run
 
@@ -40,12 +40,12 @@ class Pair:
 
 def run_pair(request: RepeatedTraining, steady: Sequence[str] = ()) -> Pair:
     """Run it twice, one after the other: side by side they would disturb each other's threads."""
-    one, other = (run_once(request, steady) for _ in range(2))
-    times = sorted(float(row["seconds"]) for row in [*one[1:], *other[1:]]) or [0.0]
+    first, second = (run_once(request, steady) for _ in range(2))
+    times = sorted(float(row["seconds"]) for row in [*first[1:], *second[1:]]) or [0.0]
     return Pair(
         steady=tuple(steady),
-        difference=first_difference(one, other),
-        steps=min(len(one), len(other)),
+        difference=first_difference(first, second),
+        steps=min(len(first), len(second)),
         step_seconds=times[len(times) // 2],
     )
 
@@ -57,13 +57,13 @@ def run_once(training: RepeatedTraining, steady: Sequence[str] = (), *, digests:
         request = {
             "file": str(file),
             "steps": training.steps,
-            "steady": [one for one in steady if one != "hash"],
+            "steady": [setting for setting in steady if setting != "hash"],
             "digests": digests,
         }
         environment = started_inside(os.environ, _BEGIN, Path(folder), HOLDFAST_REPRO=json.dumps(request), **_hash(steady))
         try:
             done = subprocess.run(
-                training.words,
+                training.command,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -78,7 +78,9 @@ def run_once(training: RepeatedTraining, steady: Sequence[str] = (), *, digests:
                 f"the command made no step within {training.seconds:g} s.", fix="give it more time: --timeout 600"
             ) from None
         except OSError as error:
-            raise UsageError(f"{training.words[0]} cannot be started: {error.strerror}.", fix="name a command after --") from None
+            raise UsageError(
+                f"{training.command[0]} cannot be started: {error.strerror}.", fix="name a command after --"
+            ) from None
         rows = _read(file)
         if not rows:
             raise UsageError(_no_step(done), fix="it must import torch and make optimizer steps; run it without Holdfast first")

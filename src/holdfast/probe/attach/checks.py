@@ -65,8 +65,8 @@ def is_python(process: psutil.Process) -> bool:
 
 def refused(pid: int) -> CannotAttach:
     """The system does not let it be traced: what is missing."""
-    words = why_not("operation not permitted", facts_about(pid))
-    return CannotAttach(f"process {pid} may not be traced: {words}.", fix="as named above; the process continues unchanged")
+    reason = why_not("operation not permitted", facts_about(pid))
+    return CannotAttach(f"process {pid} may not be traced: {reason}.", fix="as named above; the process continues unchanged")
 
 
 def _maps(pid: int) -> list[str]:

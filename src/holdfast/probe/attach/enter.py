@@ -127,8 +127,8 @@ def _has_remote_exec(process: psutil.Process) -> bool:
 
 def _through_python(process: psutil.Process, script: Path) -> None:
     """Its own interpreter must be the one that asks: the two have to be of one version."""
-    words = [process.exe(), "-I", "-c", _REMOTE, str(process.pid), str(script)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    command = [process.exe(), "-I", "-c", _REMOTE, str(process.pid), str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode == 0:
         return
     last = (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
@@ -242,7 +242,7 @@ class Place(NamedTuple):
 def threads(pid: int) -> list[tuple[int, Place]]:
     """The threads of a process and where they are: those first that sleep; helpers that wait for work before those that run."""
     located = [(thread, where(pid, thread)) for thread in (int(task.name) for task in Path(f"/proc/{pid}/task").glob("*"))]
-    return sorted(located, key=lambda one: (not one[1].waits, one[1].call in _FUTEX, one[0]))
+    return sorted(located, key=lambda thread: (not thread[1].waits, thread[1].call in _FUTEX, thread[0]))
 
 
 def is_good(pid: int, thread: int, before: Place) -> bool:
@@ -263,10 +263,10 @@ def is_good(pid: int, thread: int, before: Place) -> bool:
 def where(pid: int, thread: int) -> Place:
     """Where a thread is, as far as that can be seen."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        words = Path(f"/proc/{pid}/task/{thread}/syscall").read_text().split()
-        if words[0] != "running":
-            number = int(words[0])
-            return Place(number if number >= 0 else None, int(words[-1], 16))
+        fields = Path(f"/proc/{pid}/task/{thread}/syscall").read_text().split()
+        if fields[0] != "running":
+            number = int(fields[0])
+            return Place(number if number >= 0 else None, int(fields[-1], 16))
     return Place(None, None)
 
 

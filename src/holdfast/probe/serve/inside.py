@@ -48,7 +48,9 @@ def ask_ranks(request: Request) -> Json:
     if action["do"] not in _SILENT:
         request.server.say(f"{who}: {action['do']} {action.get('code') or action.get('text') or ''}".rstrip())
     ranks = request.body.get("ranks")
-    listening_ranks = [(run, one) for run in request.runs for one in _listening(run) if ranks is None or one.rank in ranks]
+    listening_ranks = [
+        (run, recording) for run in request.runs for recording in _listening(run) if ranks is None or recording.rank in ranks
+    ]
     with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(listening_ranks)))) as pool:  # all of them: ranks wait for each other
         answers = list(pool.map(lambda pair: _ask(pair[0], pair[1], {**action, "who": who}, seconds), listening_ranks))
     return Json(answers)
@@ -59,7 +61,7 @@ def ranks(request: Request) -> Json:
     rows = []
     for run in request.runs:
         size, recorded = run.info().get("world_size"), {recording.rank for recording in run.recordings()}
-        here = [one.rank for one in _listening(run)]
+        here = [recording.rank for recording in _listening(run)]
         rows.append({"run": run.name, "ranks": here, "known": sorted(recorded), "world": size if isinstance(size, int) else None})
     return Json(rows)
 

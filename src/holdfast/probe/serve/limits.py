@@ -65,7 +65,9 @@ class Rate:
         now = time.monotonic() if now is None else now
         with self._lock:
             if len(self._buckets) > 4096:  # those that are full again say nothing
-                self._buckets = {key: one for key, one in self._buckets.items() if self._filled(*one, now) < self._at_once}
+                self._buckets = {
+                    key: bucket for key, bucket in self._buckets.items() if self._filled(*bucket, now) < self._at_once
+                }
             left = self._filled(*self._buckets.get(address, (float(self._at_once), now)), now)
             self._buckets[address] = (max(0.0, left - 1.0), now)
             return left >= 1.0

@@ -46,7 +46,7 @@ def write_pieces(path: Path, pieces: Iterable[Mapping[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
-        for piece in sorted(pieces, key=lambda one: -int(one["at"])):
+        for piece in sorted(pieces, key=lambda piece: -int(piece["at"])):
             os.pwrite(descriptor, base64.b64decode(piece["data"]), int(piece["at"]))
             if "size" in piece:
                 os.ftruncate(descriptor, int(piece["size"]))
@@ -82,7 +82,7 @@ def _only(request: Request) -> RunFolder:
 
 
 def _checkpoint(request: Request) -> Path:
-    name = request.words[0]
+    name = request.path_parts[0]
     folder = _only(request).path / "checkpoints" / name
     if name.startswith(".") or not (folder / MANIFEST).is_file():
         raise NoSuchRun(f"there is no checkpoint {name}.", fix="holdfast checkpoints list, on the first node")

@@ -48,7 +48,7 @@ class Request:
     server: Server
     body: dict[str, Any]
     options: dict[str, list[str]]
-    words: tuple[str, ...] = ()
+    path_parts: tuple[str, ...] = ()
     who: Token | None = field(default=None)
     address: str = ""
 

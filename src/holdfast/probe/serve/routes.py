@@ -27,7 +27,7 @@ class Route:
     answer: Callable[[Request], Reply]
     changes: bool = False
     open_to_all: bool = False
-    words: tuple[str, ...] = ()
+    path_parts: tuple[str, ...] = ()
 
 
 def hello(_: Request) -> Json:
@@ -57,8 +57,8 @@ def journal(request: Request) -> Json:
     journals = []
     for run in request.runs:
         info, ranks = run.info(), {recording.rank for recording in run.recordings()}
-        one = {"run": run.name, "host": info.get("host") or host, "started": info.get("started")}
-        journals.append({**one, "ranks": len(ranks), "rows": list(run.journal)[after:]})
+        identity = {"run": run.name, "host": info.get("host") or host, "started": info.get("started")}
+        journals.append({**identity, "ranks": len(ranks), "rows": list(run.journal)[after:]})
     return Json(journals)
 
 

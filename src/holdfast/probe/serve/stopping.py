@@ -16,9 +16,9 @@ class StopSignal:
     Not a `threading.Event`: its `set` waits for ever in a handler that interrupts its own `wait` at the wrong moment.
     """
 
-    def __init__(self, *numbers: signal.Signals) -> None:
+    def __init__(self, *signals: signal.Signals) -> None:
         self._received: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for number in numbers:
+        for number in signals:
             signal.signal(number, lambda received, _frame: self._received.put(received))
 
     def wait(self, seconds: float = math.inf) -> bool:

@@ -36,13 +36,15 @@ def about(request: Request) -> Json:
 def rows(request: Request) -> Stream:
     """The rows of one table, of the columns that `?column=` names or of all."""
     mark = request.options.get("opened", [""])[0]
-    table = request.server.opened.find(mark, request.words[0]) or _table(request)
+    table = request.server.opened.find(mark, request.path_parts[0]) or _table(request)
     wanted = request.options.get("column")
     columns = [name for name in table.columns if wanted is None or name in wanted]
     size, limit = table.rows * max(1, len(columns)) * 8, request.server.limits.table_bytes
     if size > limit:
-        words = f"{table.name} has {table.rows:,} rows here: about {units.size(size)} for {len(columns)} columns, over the limit."
-        raise Denied(413, words, fix="ask this server alone: then the SQL runs there, and only its answer is sent")
+        problem = (
+            f"{table.name} has {table.rows:,} rows here: about {units.size(size)} for {len(columns)} columns, over the limit."
+        )
+        raise Denied(413, problem, fix="ask this server alone: then the SQL runs there, and only its answer is sent")
     return Stream(lambda out: _write(table, columns, out))
 
 
@@ -79,7 +81,7 @@ def _sources(request: Request) -> list[LocalRun]:
 
 
 def _table(request: Request) -> TableFiles:
-    name, sources = request.words[0], _sources(request)
+    name, sources = request.path_parts[0], _sources(request)
     if name not in TABLES and name not in all_tables(sources):
         raise UnknownName(f"there is no table {name!r} here.", fix="`holdfast tables` lists the tables")
     return open_all(sources, name)
@@ -98,7 +100,7 @@ def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch
     group: list[pa.RecordBatch] = []
     for batch in batches:
         group.append(batch)
-        if sum(one.num_rows for one in group) >= _BATCH_ROWS or len(group) >= _BATCHES:
+        if sum(batch.num_rows for batch in group) >= _BATCH_ROWS or len(group) >= _BATCHES:
             yield group
             group = []
     if group:

@@ -64,9 +64,9 @@ def read_file(path: Path) -> list[Token]:
         raise UsageError(f"there is no token file {path}.", fix=f"holdfast serve --new-token {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise StorageError(f"{path} cannot be read: {error}.", fix=_NEW) from None
-    if not lines or any(len(words) > 2 for words in lines):
+    if not lines or any(len(fields) > 2 for fields in lines):
         raise UsageError(f"{path} is not a token file: each line is a token, or a name and a token.", fix=_NEW)
-    return [make(words[-1], words[0] if len(words) == 2 else "") for words in lines]
+    return [make(fields[-1], fields[0] if len(fields) == 2 else "") for fields in lines]
 
 
 def given_tokens(file: Path | None = None) -> list[Token]:

@@ -34,7 +34,7 @@ _NEVER_MOVES = 3.0  # times a usual step, after which a step that has not come i
 def alone_verdict(look: Look) -> Verdict:
     """The first thing that holds up a process; that it runs or waits, if nothing is wrong with that."""
     verdicts = [verdict for trainer in look.trainers for verdict in (_of_process(look, trainer),) if verdict is not None]
-    wrong = [one for one in verdicts if one.is_wrong]
+    wrong = [verdict for verdict in verdicts if verdict.is_wrong]
     if wrong or verdicts:
         return (wrong or verdicts)[0]
     unread = next((trainer for trainer in look.trainers if trainer.problem), None)
@@ -180,7 +180,7 @@ def _loops(look: Look, stacks: ProcessStacks) -> Verdict | None:
 
 def _computes(main: Thread, before: Thread | None) -> bool:
     """Whether a thread runs: in both looks, or in one of them if it has moved; a thread that waits wakes up when it is read."""
-    runs = [one.active or one.holds_gil for one in (main, before) if one is not None]
+    runs = [thread.active or thread.holds_gil for thread in (main, before) if thread is not None]
     return all(runs) or (any(runs) and before is not None and _at(before) != _at(main))
 
 

@@ -49,15 +49,15 @@ def _look(cluster: Cluster, *, native: bool, locals_: bool, keep: bool = False) 
         stacks = _at(own, take_everywhere(run, native=native, locals_=locals_)[0])
         looks[str(run.path), run.name] = Place(own, run.name, stacks, read_state(run))
 
-    def there(one: There) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def there(server: There) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         body = {"native": native, "locals": locals_, "keep": keep}
-        return one.remote.post("/v1/stacks", body), one.remote.get("/v1/states")
+        return server.remote.post("/v1/stacks", body), server.remote.get("/v1/states")
 
-    for one, (taken, states) in cluster.ask(there):
+    for server, (taken, states) in cluster.ask(there):
         by_name = {str(state["name"]): RunState.from_dict(state) for state in states}
         for answer in taken:
             host, name = str(answer["host"]), str(answer["run"])
-            looks[str(one), name] = Place(host, name, _at(host, from_rows(answer["stacks"])), by_name.get(name))
+            looks[str(server), name] = Place(host, name, _at(host, from_rows(answer["stacks"])), by_name.get(name))
     return looks
 
 
@@ -73,10 +73,10 @@ def _one_job(places: Places) -> bool:
 
 def _report(job: Places, first: Places, apart: float) -> Report:
     stacks = sorted(
-        (stack for place in job.values() for stack in place.stacks), key=lambda one: (one.rank is None, one.rank or 0)
+        (stack for place in job.values() for stack in place.stacks), key=lambda stack: (stack.rank is None, stack.rank or 0)
     )
     earlier = [stack for key in job if key in first for stack in first[key].stacks]
-    state = [one for key, place in job.items() for one in _progress(first.get(key), place, apart)]
+    state = [rank for key, place in job.items() for rank in _progress(first.get(key), place, apart)]
     place = next(iter(job.values()))
     name = f"{place.run} on {place.host}" if len(job) == 1 else f"{len(job)} runs"
     verdict = explain(earlier, again=stacks, state=state)
@@ -87,14 +87,14 @@ def _progress(before: Place | None, now: Place, apart: float) -> list[RankProgre
     earlier = {rank.rank: rank.step for rank in before.state.ranks} if before is not None and before.state is not None else {}
     return [
         RankProgress(
-            rank=one.rank,
-            step=one.step,
-            before=earlier.get(one.rank),
-            seconds=one.age,
-            usual=1.0 / one.rate if one.rate else None,
+            rank=rank.rank,
+            step=rank.step,
+            before=earlier.get(rank.rank),
+            seconds=rank.age,
+            usual=1.0 / rank.rate if rank.rate else None,
             apart=apart,
         )
-        for one in (now.state.ranks if now.state is not None else ())
+        for rank in (now.state.ranks if now.state is not None else ())
     ]
 
 

@@ -25,8 +25,8 @@ class Connection(NamedTuple):
 def cut_off(pids: Mapping[int, int]) -> dict[str, Any]:
     """`ranks` on the addresses that the first rank, or most of the others, cannot reach; `pids` are processes by rank."""
     of_rank = {rank: list(connections(pid)) for rank, pid in pids.items()}
-    homes = {rank: {one.mine for one in found} for rank, found in of_rank.items()}
-    lost = [(rank, one.theirs) for rank, found in of_rank.items() for one in found if one.sent_again >= _SENT_AGAIN]
+    homes = {rank: {link.mine for link in links} for rank, links in of_rank.items()}
+    lost = [(rank, link.theirs) for rank, links in of_rank.items() for link in links if link.sent_again >= _SENT_AGAIN]
     first = min(pids, default=0)
     counts = Counter(address for _, address in lost if address not in homes.get(first, ()))
     if not counts:
@@ -46,10 +46,10 @@ def connections(pid: int) -> Iterable[Connection]:
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
             for line in (process / "net" / name).read_text().splitlines()[1:]:
-                words = line.split()
-                if words[3] == _ESTABLISHED and f"socket:[{words[9]}]" in inodes:
-                    again = int(words[6], 16) if words[5].startswith(_RETRANSMITS) else 0
-                    yield Connection(_address(words[1]), _address(words[2]), again)
+                fields = line.split()
+                if fields[3] == _ESTABLISHED and f"socket:[{fields[9]}]" in inodes:
+                    again = int(fields[6], 16) if fields[5].startswith(_RETRANSMITS) else 0
+                    yield Connection(_address(fields[1]), _address(fields[2]), again)
 
 
 def _address(text: str) -> str:

@@ -34,9 +34,9 @@ def take_everywhere(
         return take_stacks(run, native=native, locals_=locals_, seconds=seconds, after=after), []
     own = socket.gethostname()
     request = _ask(run, {"native": native, "locals": locals_, "seconds": seconds})
-    known = [one for one in after if one.host == own]
+    own_stacks = [stack for stack in after if stack.host == own]
     stacks = [
-        replace(stack, host=own) for stack in take_stacks(run, native=native, locals_=locals_, seconds=seconds, after=known)
+        replace(stack, host=own) for stack in take_stacks(run, native=native, locals_=locals_, seconds=seconds, after=own_stacks)
     ]
     answers = _answers(request, others, seconds + _ANSWER_SECONDS)
     for rows in answers.values():
@@ -65,7 +65,7 @@ class StackRequests:
                 taken = take_stacks(
                     self._run, native=wanted["native"], locals_=wanted["locals"], seconds=float(wanted["seconds"])
                 )
-                rows = as_rows(replace(one, host=socket.gethostname()) for one in taken)
+                rows = as_rows(replace(stack, host=socket.gethostname()) for stack in taken)
                 replace_text(_answer_path(path, self._node), json.dumps(rows, ensure_ascii=False))
 
     def _requests(self) -> list[Path]:

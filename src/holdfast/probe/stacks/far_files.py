@@ -29,7 +29,7 @@ def is_far(file: str, mounts: Sequence[tuple[str, str]]) -> bool:
     """
     path = PurePath(file)
     above = [(folder, kind) for folder, kind in mounts if path.is_relative_to(folder)]
-    folder, kind = max(above, key=lambda one: len(one[0]), default=("/", ""))
+    folder, kind = max(above, key=lambda mount: len(mount[0]), default=("/", ""))
     return folder != "/" and bool(_FAR.match(kind))
 
 

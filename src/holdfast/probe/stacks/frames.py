@@ -25,7 +25,7 @@ class Frame:
 
     def local(self, name: str) -> str | None:
         """How a local of this frame looks, if it was read."""
-        return next((text for one, text in self.locals or () if one == name), None)
+        return next((text for variable, text in self.locals or () if variable == name), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +120,11 @@ def from_rows(rows: Sequence[Mapping[str, Any]]) -> list[ProcessStacks]:
 
 def _process(row: Mapping[str, Any]) -> ProcessStacks:
     fields_of_row = _fields_of(ProcessStacks, row)
-    return ProcessStacks(**{**fields_of_row, "threads": tuple(_thread(one) for one in row.get("threads") or ())})
+    return ProcessStacks(**{**fields_of_row, "threads": tuple(_thread(thread) for thread in row.get("threads") or ())})
 
 
 def _thread(row: Mapping[str, Any]) -> Thread:
-    return Thread(**{**_fields_of(Thread, row), "frames": tuple(_frame(one) for one in row.get("frames") or ())})
+    return Thread(**{**_fields_of(Thread, row), "frames": tuple(_frame(frame) for frame in row.get("frames") or ())})
 
 
 def _frame(row: Mapping[str, Any]) -> Frame:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.probe.arrow import known_schema
-from holdfast.probe.pieces import numbers, parquet_path
+from holdfast.probe.pieces import parquet_path, segment_numbers
 from holdfast.probe.stacks.frames import Frame, ProcessStacks, Thread
 from holdfast.probe.stacks.take import take_stacks
 from holdfast.probe.state import read_state
@@ -136,7 +136,7 @@ def _frame(row: Mapping[str, Any]) -> Frame:
 
 def _at_next_number(spare: Path, folder: Path) -> Path:
     """Give the finished file the next free number; two who take stacks at once get two."""
-    number = max(numbers(folder), default=0)
+    number = max(segment_numbers(folder), default=0)
     while True:
         target = parquet_path(folder, number)
         try:

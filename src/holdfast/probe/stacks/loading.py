@@ -176,7 +176,7 @@ def waits_for(thread: Thread, *, on_disk: bool = False) -> str | None:
     if any(_PROCESS.search(file) for file in files):
         return PROCESS
     call, _, file = (thread.call or "").partition(" ")
-    if file.startswith("socket:") or any(_NETWORK.search(one) for one in files):
+    if file.startswith("socket:") or any(_NETWORK.search(path) for path in files):
         return NETWORK
     if call in _READS:
         return PROCESS if file.startswith("pipe:") else FILE

@@ -36,7 +36,7 @@ def waiting_for(thread: Thread) -> tuple[str, Frame] | None:
     if thread.active or not thread.python:
         return None
     frame = thread.python[0]
-    names = [one.func for one in thread.frames[: len(thread.frames) - len(thread.python)] if one.native]
+    names = [native.func for native in thread.frames[: len(thread.frames) - len(thread.python)] if native.native]
     by_native = any(_IN_ACQUIRE.search(name) for name in names)
     if is_library(frame) or not (by_native or thread.call == "futex"):
         return None
@@ -70,18 +70,18 @@ def circle(lock_waits: Sequence[Wait]) -> list[Wait]:
     by_thread = {wait.thread.thread: wait for wait in lock_waits}
     for start in lock_waits:
         path: list[Wait] = []
-        one: Wait | None = start
-        while one is not None and one not in path:
-            path.append(one)
-            one = by_thread.get(one.holder.thread) if one.holder is not None else None
-        if one is start:
+        wait: Wait | None = start
+        while wait is not None and wait not in path:
+            path.append(wait)
+            wait = by_thread.get(wait.holder.thread) if wait.holder is not None else None
+        if wait is start:
             return path
     return []
 
 
 def _holder(lock: str, waiter: Thread, threads: Sequence[Thread]) -> tuple[Thread | None, Frame | None]:
     """The thread that is inside of that lock; another one rather than the waiter itself."""
-    for thread in sorted(threads, key=lambda one: one is waiter):
+    for thread in sorted(threads, key=lambda thread: thread is waiter):
         for frame in thread.python:
             if not is_library(frame):
                 for name, line in _held_at(frame):
@@ -90,8 +90,8 @@ def _holder(lock: str, waiter: Thread, threads: Sequence[Thread]) -> tuple[Threa
     return None, None
 
 
-def _same(one: str, other: str) -> bool:
-    return one == other or one.rpartition(".")[2] == other.rpartition(".")[2]
+def _same(name: str, other: str) -> bool:
+    return name == other or name.rpartition(".")[2] == other.rpartition(".")[2]
 
 
 def _taken_at(frame: Frame) -> list[str]:
@@ -100,7 +100,7 @@ def _taken_at(frame: Frame) -> list[str]:
     for node in _function(frame):
         if isinstance(node, (ast.With, ast.AsyncWith)):
             plain = [i.context_expr for i in node.items if isinstance(i.context_expr, (ast.Name, ast.Attribute, ast.Subscript))]
-            names += [ast.unparse(one) for one in plain if _covers(one, frame.line)]
+            names += [ast.unparse(lock) for lock in plain if _covers(lock, frame.line)]
         elif isinstance(node, ast.Call) and _covers(node, frame.line) and _method(node) == "acquire":
             names.append(_owner(node))
     return names
@@ -109,7 +109,7 @@ def _taken_at(frame: Frame) -> list[str]:
 def _held_at(frame: Frame) -> Iterator[tuple[str, int]]:
     """Locks that a function holds at its line, and since which line."""
     acquired: dict[str, int] = {}
-    for node in sorted(_function(frame), key=lambda one: getattr(one, "lineno", 0)):
+    for node in sorted(_function(frame), key=lambda node: getattr(node, "lineno", 0)):
         if isinstance(node, ast.With) and node.body[0].lineno <= frame.line <= (node.end_lineno or 0):
             yield from ((ast.unparse(item.context_expr), node.lineno) for item in node.items)
         elif isinstance(node, ast.Call) and node.lineno < frame.line and _method(node) in ("acquire", "release"):

@@ -51,14 +51,16 @@ def processes_of(run: RunFolder) -> list[Member]:
     if not info.get("ended") and same_process(info.get("pid"), info.get("started"), info.get("host")):
         roots.add(int(info["pid"]))
     workers = functools.cache(lambda: _workers(run))
-    members = {one.pid: one for pid in roots for one in _tree(pid, ranks, workers)}
+    members = {member.pid: member for pid in roots for member in _tree(pid, ranks, workers)}
     order = sorted(members.values(), key=_order)
     return [*order, *(Member(pid, f"rank {rank}", rank, gone=True) for pid, rank in gone if order)]
 
 
 def tree_of(pid: int) -> list[Member]:
     """A process that belongs to no run, and everything below it."""
-    return sorted({one.pid: one for one in _tree(pid, {}, dict)}.values(), key=lambda one: (one.pid != pid, _order(one)))
+    return sorted(
+        {member.pid: member for member in _tree(pid, {}, dict)}.values(), key=lambda member: (member.pid != pid, _order(member))
+    )
 
 
 def _order(member: Member) -> tuple[bool, int, bool, int, int]:
@@ -107,9 +109,9 @@ def _tree(root: int, ranks: dict[int, int], workers: Callable[[], dict[int, int]
         return
     seen: dict[int, Member] = {}
     for process in (top, *below):
-        if (one := _member(process, ranks, workers, seen)) is not None:
-            seen[one.pid] = one
-            yield one
+        if (member := _member(process, ranks, workers, seen)) is not None:
+            seen[member.pid] = member
+            yield member
 
 
 def _member(
@@ -117,12 +119,12 @@ def _member(
 ) -> Member | None:
     """What a process is; None for one that ended just now, and for Holdfast's own."""
     try:
-        words, state, parent = process.cmdline(), process.status(), process.ppid()
+        command, state, parent = process.cmdline(), process.status(), process.ppid()
     except psutil.AccessDenied:
-        words, state, parent = [], "", 0
+        command, state, parent = [], "", 0
     except psutil.Error:
         return None
-    line = " ".join(words)
+    line = " ".join(command)
     if any(name in line for name in _OURS) and process.pid not in ranks:
         return None
     member = Member(process.pid, "", parent=parent, command=line, state=state)
@@ -132,7 +134,7 @@ def _member(
     owner = above.get(parent)
     if owner is not None and owner.rank is not None and (number := workers().get(process.pid)) is not None:
         return as_worker(replace(member, rank=owner.rank), number)
-    return replace(member, **_role(process, words, line, owner))
+    return replace(member, **_role(process, command, line, owner))
 
 
 def as_worker(member: Member, worker: int) -> Member:
@@ -141,27 +143,27 @@ def as_worker(member: Member, worker: int) -> Member:
     return replace(member, role=f"{of}loader worker {worker}", worker=worker)
 
 
-def _role(process: psutil.Process, words: list[str], line: str, owner: Member | None) -> dict[str, Any]:
+def _role(process: psutil.Process, command: list[str], line: str, owner: Member | None) -> dict[str, Any]:
     for role, marks in _LAUNCHERS:
         if any(mark in line for mark in marks):
             return {"role": role}
     if owner is not None and owner.rank is not None:
-        return {"role": f"rank {owner.rank} {_helper(words, line)}", "rank": owner.rank}
+        return {"role": f"rank {owner.rank} {_helper(command, line)}", "rank": owner.rank}
     rank = _announced_rank(process)
-    if rank is not None and _is_python(words):
+    if rank is not None and _is_python(command):
         return {"role": f"rank {rank}", "rank": rank}
-    return {"role": _helper(words, line) if owner is not None else f"process {process.pid}"}
+    return {"role": _helper(command, line) if owner is not None else f"process {process.pid}"}
 
 
-def _helper(words: list[str], line: str) -> str:
+def _helper(command: list[str], line: str) -> str:
     for role, marks in _HELPERS:
         if any(mark in line for mark in marks):
             return role
-    return "child process" if _is_python(words) else f"child {Path(words[0]).name}" if words else "child process"
+    return "child process" if _is_python(command) else f"child {Path(command[0]).name}" if command else "child process"
 
 
-def _is_python(words: list[str]) -> bool:
-    return bool(words) and "python" in Path(words[0]).name.lower()
+def _is_python(command: list[str]) -> bool:
+    return bool(command) and "python" in Path(command[0]).name.lower()
 
 
 def _announced_rank(process: psutil.Process) -> int | None:

@@ -61,12 +61,12 @@ def _over_control(run: RunFolder, member: Member, seconds: float, *, runs: bool)
                 answer = ask(recording, {"do": "stacks"}, seconds=seconds)
             except (HoldfastError, OSError):
                 return ()
-            threads = [_thread(one, member.pid, runs) for one in answer.get("threads") or ()]
+            threads = [_thread(row, member.pid, runs) for row in answer.get("threads") or ()]
             return tuple(sorted(threads, key=lambda thread: not thread.is_main))
     return ()
 
 
-def _thread(one: dict[str, Any], pid: int, runs: bool) -> Thread:
-    frames = tuple(Frame(str(func), str(file), int(line)) for func, file, line in one.get("frames") or ())
-    name = str(one.get("name") or "")
-    return Thread(pid, int(one.get("native_id") or one.get("ident") or 0), name, False, name == MAIN and runs, frames)
+def _thread(row: dict[str, Any], pid: int, runs: bool) -> Thread:
+    frames = tuple(Frame(str(func), str(file), int(line)) for func, file, line in row.get("frames") or ())
+    name = str(row.get("name") or "")
+    return Thread(pid, int(row.get("native_id") or row.get("ident") or 0), name, False, name == MAIN and runs, frames)

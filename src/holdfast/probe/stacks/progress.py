@@ -19,10 +19,10 @@ _ROWS = 50
 
 def read_progress(run: RunFolder, before: Sequence[RankProgress] = (), *, apart: float = 0.0) -> list[RankProgress]:
     """The step of each rank now; with `before`, an earlier look, also whether it has moved since."""
-    earlier = {one.rank: one.step for one in before}
+    earlier = {progress.rank: progress.step for progress in before}
     newest = {recording.rank: recording for recording in run.recordings()}  # by order: the last training of a rank
-    ranks = [_of(rank, one) for rank, one in newest.items()]
-    return [replace(one, before=earlier.get(one.rank), apart=apart) for one in ranks]
+    ranks = [_of(rank, progress) for rank, progress in newest.items()]
+    return [replace(progress, before=earlier.get(progress.rank), apart=apart) for progress in ranks]
 
 
 def _of(rank: int, recording: Recording) -> RankProgress:

@@ -56,7 +56,7 @@ def report_on_run(
     """
     begun = time.monotonic()
     first, _ = take_everywhere(run, native=False)
-    if not any(one.state != "gone" for one in first):
+    if not any(stack.state != "gone" for stack in first):
         return _of_the_past(run)
     with ThreadPoolExecutor(1, thread_name_prefix="holdfast-look") as pool:
         later = pool.submit(_again, begun, lambda: take_everywhere(run, native=native, locals_=locals_, after=first))
@@ -84,13 +84,13 @@ def report_on_process(pid: int, *, native: bool = True, locals_: bool = False) -
 
 def compare(before: Sequence[ProcessStacks], now: Sequence[ProcessStacks]) -> list[Change]:
     """What became of the processes that are in both."""
-    earlier = {one.pid: one.main for one in before}
+    earlier = {stack.pid: stack.main for stack in before}
     changes = []
-    for one in now:
-        was, at = earlier.get(one.pid), one.main
+    for stack in now:
+        was, at = earlier.get(stack.pid), stack.main
         if was is not None and at is not None:
             frame = user_frame(was)
-            changes.append(Change(one.pid, one.role, _lines(was) != _lines(at), place(frame) if frame is not None else ""))
+            changes.append(Change(stack.pid, stack.role, _lines(was) != _lines(at), place(frame) if frame is not None else ""))
     return changes
 
 
@@ -122,7 +122,7 @@ def _of_the_past(run: RunFolder) -> Report:
     if last is None:
         raise NoSuchRun(
             f"no process of run {run.name} is alive on this machine, and no stacks of it were kept.",
-            fix=f"holdfast diagnose {run.path} reports how it ended; `holdfast ps` lists the live runs",
+            fix=f"holdfast diagnose {run.target} reports how it ended; `holdfast ps` lists the live runs",
         )
     when, stacks = last
     return Report(name=run.name, when=when, stacks=stacks, verdict=explain(stacks), over=True)

@@ -39,12 +39,12 @@ def explain(
 
 
 def _unseen(look: Look) -> Verdict | None:
-    if any(one.threads for one in look.now):
+    if any(stack.threads for stack in look.now):
         return None
     first = look.now[0] if look.now else None
     if first is None:
         return Verdict("unseen", "no process of this run is alive on this machine.")
-    gone = all(one.state == "gone" for one in look.now)
+    gone = all(stack.state == "gone" for stack in look.now)
     say = f"{first.role} could not be read: {first.problem}." if not gone else "every process of this run has ended."
     return Verdict("unseen", say, first.pid, first.rank, evidence={"kind": "gone" if gone else "refused"})
 
@@ -90,15 +90,15 @@ def _paused(look: Look) -> Verdict | None:
 
 def _moving(look: Look) -> Verdict | None:
     """Steps go by, or the next one is not yet due."""
-    stepping = [one for one in look.state if one.step is not None]
+    stepping = [progress for progress in look.state if progress.step is not None]
     if not stepping or any(trainer.rank is not None and look.progress(trainer.rank) is None for trainer in look.trainers):
         return None
-    newest = max(stepping, key=lambda one: one.step or 0)
-    if all(one.moved for one in stepping):
+    newest = max(stepping, key=lambda progress: progress.step or 0)
+    if all(progress.moved for progress in stepping):
         apart = f"{newest.before:,} to {newest.step:,} within {newest.apart:.1f} s" if newest.apart else f"step {newest.step:,}"
         return Verdict("moving", f"it is moving, not hung: step {apart}.", evidence={"kind": "steps", "step": newest.step})
-    if all(one.moved or _not_due(one) for one in stepping):
-        slowest = max(stepping, key=lambda one: one.seconds or 0.0)
+    if all(progress.moved or _not_due(progress) for progress in stepping):
+        slowest = max(stepping, key=lambda progress: progress.seconds or 0.0)
         usual = f"a step usually takes {slowest.usual:.2g} s"
         say = f"it is moving, not hung: step {slowest.step:,} ended {slowest.seconds:.1f} s ago, {usual}."
         return Verdict("moving", say, evidence={"kind": "not-due", "step": slowest.step})
@@ -110,9 +110,9 @@ def _the_odd_one(look: Look, verdict: Verdict) -> Verdict:
     odd = odd_one(look) if verdict.evidence.get("kind") in ("wait", "loop") else None
     if odd is None:
         return verdict
-    one, say = odd
-    frame = user_frame(one.main) if one.main is not None else None
-    return replace(verdict, say=say + look.silent(one), pid=one.pid, rank=one.rank, frame=frame)
+    stack, say = odd
+    frame = user_frame(stack.main) if stack.main is not None else None
+    return replace(verdict, say=say + look.silent(stack), pid=stack.pid, rank=stack.rank, frame=frame)
 
 
 def _not_due(progress: RankProgress) -> bool:

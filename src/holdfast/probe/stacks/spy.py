@@ -35,10 +35,10 @@ def read_with_spy(pid: int, *, native: bool, locals_: bool, stop: bool = True, s
     program = spy()
     if program is None:
         return Refused("py-spy is not installed")
-    words = [program, "dump", "--json", "--full-filenames", "--pid", str(pid)]
-    words += ["--locals"] * locals_ + (["--native"] * native if stop else ["--nonblocking"])
+    command = [program, "dump", "--json", "--full-filenames", "--pid", str(pid)]
+    command += ["--locals"] * locals_ + (["--native"] * native if stop else ["--nonblocking"])
     try:
-        done = subprocess.run(words, capture_output=True, timeout=max(seconds, 0.05), check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, timeout=max(seconds, 0.05), check=False, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
         return Refused(f"py-spy did not answer within {seconds:.1f} s", late=True)
     except OSError as error:
@@ -51,29 +51,29 @@ def read_with_spy(pid: int, *, native: bool, locals_: bool, stop: bool = True, s
 
 def threads_of(answer: list[dict[str, Any]]) -> tuple[Thread, ...]:
     """What py-spy prints as JSON, as threads; the one that the process began with comes first."""
-    threads = [_thread(one) for one in answer]
+    threads = [_thread(row) for row in answer]
     return tuple(sorted(threads, key=lambda thread: (not thread.is_main, thread.thread)))
 
 
-def _thread(one: dict[str, Any]) -> Thread:
+def _thread(row: dict[str, Any]) -> Thread:
     return Thread(
-        pid=int(one["pid"]),
-        thread=int(one.get("os_thread_id") or one["thread_id"]),
-        name=one.get("thread_name") or "",
-        holds_gil=bool(one.get("owns_gil")),
-        active=bool(one.get("active")),
-        frames=tuple(_frame(frame) for frame in one["frames"]),
+        pid=int(row["pid"]),
+        thread=int(row.get("os_thread_id") or row["thread_id"]),
+        name=row.get("thread_name") or "",
+        holds_gil=bool(row.get("owns_gil")),
+        active=bool(row.get("active")),
+        frames=tuple(_frame(frame) for frame in row["frames"]),
     )
 
 
-def _frame(one: dict[str, Any]) -> Frame:
-    seen = one.get("locals")
+def _frame(row: dict[str, Any]) -> Frame:
+    seen = row.get("locals")
     return Frame(
-        func=one["name"],
-        file=one["filename"] or "",
-        line=int(one.get("line") or 0),
-        module=one.get("module"),
-        native=one.get("module") is not None,
+        func=row["name"],
+        file=row["filename"] or "",
+        line=int(row.get("line") or 0),
+        module=row.get("module"),
+        native=row.get("module") is not None,
         locals=None if seen is None else tuple((value["name"], _short(value.get("repr"))) for value in seen),
     )
 

@@ -72,10 +72,10 @@ def system_call(pid: int, thread: int) -> str | None:
     """`read FILE`, `open FILE`, `poll`, `sleep`, …; None if it runs, or this system does not tell."""
     names = _NUMBERS.get(platform.machine(), {})
     with contextlib.suppress(OSError, ValueError):
-        words = Path(f"/proc/{pid}/task/{thread}/syscall").read_text().split()
-        if not words or not words[0].isdigit() or (name := names.get(int(words[0]))) is None:
+        fields = Path(f"/proc/{pid}/task/{thread}/syscall").read_text().split()
+        if not fields or not fields[0].isdigit() or (name := names.get(int(fields[0]))) is None:
             return None
-        arguments = [int(word, 16) for word in words[1:]]
+        arguments = [int(word, 16) for word in fields[1:]]
         if name in ("open", "stat", "openat", "statat"):
             path = _text_at(pid, arguments[1 if name.endswith("at") else 0])
             return f"{name.removesuffix('at') if name == 'openat' else 'stat'} {path}".strip()

@@ -71,10 +71,10 @@ def _take(
 ) -> list[ProcessStacks]:
     until = time.monotonic() + seconds
     at_once = {after[index].pid for index in _one_of_each_kind(after)} if native else set()
-    taken = _together(lambda one: (_best if one.pid in at_once else _one)(one, run, until), members, more=len(at_once))
+    taken = _together(lambda member: (_best if member.pid in at_once else _one)(member, run, until), members, more=len(at_once))
     if native and not at_once:
         taken = _with_native(taken, until)
-    return [one if locals_ else _without_locals(one) for one in taken]
+    return [stack if locals_ else _without_locals(stack) for stack in taken]
 
 
 def _together(job: Callable[[One], Other], those: Sequence[One], *, more: int = 0) -> list[Other]:
@@ -88,8 +88,8 @@ def _together(job: Callable[[One], Other], those: Sequence[One], *, more: int = 
 
 def _best(member: Member, run: RunFolder | None, until: float) -> ProcessStacks:
     """One process, quickly first, and then with native frames; whoever is not done in time keeps what is known."""
-    one = _one(member, run, until)
-    return _native(one, until) if _can_be_held(one) else one
+    stack = _one(member, run, until)
+    return _native(stack, until) if _can_be_held(stack) else stack
 
 
 def _one(member: Member, run: RunFolder | None, until: float) -> ProcessStacks:
@@ -106,7 +106,7 @@ def _one(member: Member, run: RunFolder | None, until: float) -> ProcessStacks:
     if isinstance(read, Refused) and not denied(read.text):
         read = _once_more(member, read, until)
     if not isinstance(read, Refused):
-        return _named(replace(empty, threads=tuple(_with_call(one) for one in read), by="py-spy"), member)
+        return _named(replace(empty, threads=tuple(_with_call(thread) for thread in read), by="py-spy"), member)
     problem = why_not(read.text, facts_about(member.pid))
     own = ask_itself(run, member) if run is not None and member.command and problem != "not a Python process" else ()
     return _named(replace(empty, threads=own, problem=problem, by="faulthandler" if own else "nobody"), member)
@@ -145,12 +145,12 @@ def _with_native(taken: list[ProcessStacks], until: float) -> list[ProcessStacks
 
 def _one_of_each_kind(taken: Sequence[ProcessStacks]) -> list[int]:
     """Which processes to read with native frames; workers without work and what started the ranks are not worth the time."""
-    ranked = any(one.rank is not None for one in taken)
+    ranked = any(stack.rank is not None for stack in taken)
     kinds: dict[object, int] = {}
-    for index, one in enumerate(taken):
-        wanted = (one.rank is not None or not ranked) and not (one.worker is not None and idle_worker(one))
-        if wanted and _can_be_held(one):
-            kinds.setdefault(_kind(one), index)
+    for index, stack in enumerate(taken):
+        wanted = (stack.rank is not None or not ranked) and not (stack.worker is not None and idle_worker(stack))
+        if wanted and _can_be_held(stack):
+            kinds.setdefault(_kind(stack), index)
     return list(kinds.values())[:_NATIVE_AT_MOST]
 
 

@@ -22,11 +22,11 @@ def collective_verdict(look: Look, world: int | None = None) -> Verdict | None:
     """What to say if at least one rank waits in a collective; None if none does."""
     ranks = [trainer for trainer in look.trainers if trainer.is_rank or trainer.main is not None]
     inside = [(rank, name) for rank in ranks if rank.main is not None and (name := collective_of(rank.main)) is not None]
-    inside = inside or [(one, _BACKWARD) for one in _in_backward(look, ranks)]
+    inside = inside or [(stack, _BACKWARD) for stack in _in_backward(look, ranks)]
     if not inside:
         return None
     missing = [rank for rank in ranks if all(rank is not other for other, _ in inside)]
-    waiting = [one for one, _ in inside]
+    waiting = [stack for stack, _ in inside]
     if missing:
         return _missing(look, inside, missing)
     if len({name for _, name in inside}) > 1:
@@ -39,7 +39,7 @@ def collective_verdict(look: Look, world: int | None = None) -> Verdict | None:
     else:
         why = "the rank they wait for is on another machine, or has ended"
     all_of = f"{_who(waiting)} {'wait' if len(waiting) > 1 else 'waits'} in {name}{_line(first)}{look.since(first, 'collective')}"
-    evidence = {"kind": "all-wait", "collective": name, "ranks": [one.rank for one in waiting]}
+    evidence = {"kind": "all-wait", "collective": name, "ranks": [stack.rank for stack in waiting]}
     return _verdict(first, f"{all_of}: {why}.{look.silent(first)}", evidence)
 
 
@@ -52,7 +52,7 @@ def who_waits_for_it(look: Look) -> str:
     ]
     if not inside:
         return ""
-    waiting = [one for one, _ in inside]
+    waiting = [stack for stack, _ in inside]
     return f" {_who(waiting).capitalize()} {'wait' if len(waiting) > 1 else 'waits'} for it in {inside[0][1]}."
 
 
@@ -77,12 +77,14 @@ def _in_backward(look: Look, ranks: Sequence[ProcessStacks]) -> list[ProcessStac
     waiting = [
         rank for rank in ranks if rank.main is not None and _waits_in_backward(rank.main, look.earlier_thread(rank, rank.main))
     ]
-    late = any(overdue(look, one) for one in waiting)
+    late = any(overdue(look, stack) for stack in waiting)
     return waiting if len(waiting) < len(ranks) and late else []
 
 
 def _waits_in_backward(main: Thread, before: Thread | None) -> bool:
-    return all(not one.active and any(f.func == _ENGINE for f in one.python) for one in (main, before) if one is not None)
+    return all(
+        not thread.active and any(f.func == _ENGINE for f in thread.python) for thread in (main, before) if thread is not None
+    )
 
 
 def odd_one(look: Look) -> tuple[ProcessStacks, str] | None:
@@ -114,18 +116,18 @@ def rank_words(ranks: Sequence[int]) -> str:
 
 def _missing(look: Look, inside: Sequence[tuple[ProcessStacks, str]], missing: Sequence[ProcessStacks]) -> Verdict:
     first, name = inside[0]
-    waiting = [one for one, _ in inside]
+    waiting = [stack for stack, _ in inside]
     wait = f"{_who(waiting)} {'wait' if len(waiting) > 1 else 'waits'} in {name}{_line(first)}{look.since(first, 'collective')}"
     missing_rank = missing[0]
     alone = locked(look, missing_rank) if missing_rank.main is not None else None
-    elsewhere = "; ".join(f"{_role(one)} {whereabouts(one)}" for one in missing[:3])
+    elsewhere = "; ".join(f"{_role(stack)} {whereabouts(stack)}" for stack in missing[:3])
     more = f"; and {len(missing) - 3} more" if len(missing) > 3 else ""
     after = " The others wait for it." if len(missing) == 1 else " The others wait for them."
     evidence: dict[str, object] = {
         "kind": "missing",
         "collective": name,
-        "ranks": [one.rank for one in waiting],
-        "missing": [one.rank for one in missing],
+        "ranks": [stack.rank for stack in waiting],
+        "missing": [stack.rank for stack in missing],
     }
     if alone is None:
         return _verdict(missing_rank, f"{wait}, {elsewhere}{more}.{after}{look.silent(first)}", evidence)
@@ -135,12 +137,12 @@ def _missing(look: Look, inside: Sequence[tuple[ProcessStacks, str]], missing: S
 
 def _different(look: Look, inside: Sequence[tuple[ProcessStacks, str]]) -> Verdict:
     by_name: dict[str, list[ProcessStacks]] = {}
-    for one, name in inside:
-        by_name.setdefault(name, []).append(one)
+    for stack, name in inside:
+        by_name.setdefault(name, []).append(stack)
     parts = [f"{_who(those)} in {name}{_line(those[0])}" for name, those in by_name.items()]
     rare = min(by_name.values(), key=len)[0]
     say = f"the ranks are in different collectives: {', '.join(parts)}. None of them can finish.{look.silent(rare)}"
-    named = {name: [one.rank for one in those] for name, those in by_name.items()}
+    named = {name: [stack.rank for stack in those] for name, those in by_name.items()}
     return _verdict(rare, say, {"kind": "mismatch", "collectives": named})
 
 
@@ -153,7 +155,7 @@ def _verdict(missing_rank: ProcessStacks, say: str, evidence: Mapping[str, objec
 
 
 def _who(those: Sequence[ProcessStacks]) -> str:
-    ranks = [one.rank for one in those if one.rank is not None]
+    ranks = [stack.rank for stack in those if stack.rank is not None]
     return rank_words(ranks) if ranks else those[0].role
 
 

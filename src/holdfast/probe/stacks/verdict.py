@@ -47,8 +47,12 @@ class Look:
     @property
     def trainers(self) -> list[ProcessStacks]:
         """The ranks; without any, the process at the top, or else all that are no workers."""
-        ranks = [one for one in self.now if one.is_rank]
-        return ranks or [one for one in self.now if one.worker is None and one.role == f"process {one.pid}"] or list(self.now[:1])
+        ranks = [stack for stack in self.now if stack.is_rank]
+        return (
+            ranks
+            or [stack for stack in self.now if stack.worker is None and stack.role == f"process {stack.pid}"]
+            or list(self.now[:1])
+        )
 
     def earlier(self, stacks: ProcessStacks) -> ProcessStacks | None:
         """The same process in the look before."""
@@ -61,7 +65,7 @@ class Look:
 
     def progress(self, rank: int | None) -> RankProgress | None:
         """How far a rank is; the one that there is if only one process trains."""
-        return next((one for one in self.state if one.rank == rank), None)
+        return next((progress for progress in self.state if progress.rank == rank), None)
 
     def workers(self, stacks: ProcessStacks) -> list[ProcessStacks]:
         """The loader workers of a process."""

@@ -45,13 +45,13 @@ def is_ours(frame: Frame) -> bool:
 def user_frame(thread: Thread) -> Frame | None:
     """The innermost frame of the user's own code; of a library's where there is none."""
     python = own_part(thread)
-    return next((one for one in python if not is_library(one)), python[0] if python else None)
+    return next((frame for frame in python if not is_library(frame)), python[0] if python else None)
 
 
 def own_part(thread: Thread) -> tuple[Frame, ...]:
     """Python frames that are the process's own: of a forked loader worker, those below its loop are its parent's."""
     python = thread.python
-    loop = next((index for index, one in enumerate(python) if one.func == WORKER_LOOP), len(python))
+    loop = next((index for index, frame in enumerate(python) if frame.func == WORKER_LOOP), len(python))
     return python[: loop + 1]
 
 

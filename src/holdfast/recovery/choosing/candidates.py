@@ -101,7 +101,7 @@ def complete(history: History | None, candidates: Sequence[Candidate], better: B
 
 def _series(name: str, places: Sequence[tuple[Candidate, int]], way: str | None) -> Series:
     """A metric that the checkpoints tell."""
-    points = {at: one.metrics[name] for one, at in places if name in one.metrics}
+    points = {at: evaluation.metrics[name] for evaluation, at in places if name in evaluation.metrics}
     return Series(name, tuple(sorted(points.items())), None if way is None else way == "lower")
 
 
@@ -115,7 +115,7 @@ def place(candidates: Iterable[Candidate], history: History) -> list[Placed]:
         if value is None and series is not None and position is not None:
             value = series.at(position)
         placed.append(Placed(candidate, position, value))
-    return sorted(placed, key=lambda one: one.age)
+    return sorted(placed, key=lambda checkpoint: checkpoint.age)
 
 
 def position_of(candidate: Candidate, history: History) -> int | None:
@@ -134,11 +134,15 @@ def without_copies(placed: Sequence[Placed]) -> tuple[list[Placed], list[tuple[P
     older.
     """
     chosen: dict[int, Placed] = {}
-    for one in placed:
-        if one.position is not None:
-            chosen[one.position] = max(chosen.get(one.position, one), one, key=_worth)
-    kept = [one for one in placed if one.position is None or chosen[one.position] is one]
-    copies = [(one, chosen[one.position]) for one in placed if one.position is not None and chosen[one.position] is not one]
+    for checkpoint in placed:
+        if checkpoint.position is not None:
+            chosen[checkpoint.position] = max(chosen.get(checkpoint.position, checkpoint), checkpoint, key=_worth)
+    kept = [checkpoint for checkpoint in placed if checkpoint.position is None or chosen[checkpoint.position] is checkpoint]
+    copies = [
+        (checkpoint, chosen[checkpoint.position])
+        for checkpoint in placed
+        if checkpoint.position is not None and chosen[checkpoint.position] is not checkpoint
+    ]
     return kept, copies
 
 
@@ -146,8 +150,8 @@ def newest(placed: Sequence[Placed]) -> Placed | None:
     """The newest; one that holds weights only gives way to one that holds everything and is nearly as new."""
     if not placed:
         return None
-    last = max(placed, key=lambda one: one.age)
-    full = max((one for one in placed if one.whole), key=lambda one: one.age, default=None)
+    last = max(placed, key=lambda checkpoint: checkpoint.age)
+    full = max((checkpoint for checkpoint in placed if checkpoint.whole), key=lambda checkpoint: checkpoint.age, default=None)
     if last.whole or full is None or full.position is None or last.position is None:
         return full if full is not None and last.position is None and not last.whole else last
     return full if full.position >= _WORTH_GOING_BACK * last.position else last
@@ -156,11 +160,15 @@ def newest(placed: Sequence[Placed]) -> Placed | None:
 def best(placed: Sequence[Placed], history: History) -> Placed | None:
     """The best by the metric; of equals the one that holds everything, then the newer. Without a metric the one marked so."""
     series = history.metric()
-    judged = [one for one in placed if one.value is not None]
+    judged = [checkpoint for checkpoint in placed if checkpoint.value is not None]
     if series is not None and series.lower_is_better is not None and judged:
-        return max(judged, key=lambda one: (series.goodness(one.value or 0.0), one.whole, one.age))
-    marked = [one for one in placed if one.candidate.marked_best or _CALLED_BEST.search(one.candidate.path.name)]
-    return max(marked, key=lambda one: one.age, default=None)
+        return max(judged, key=lambda checkpoint: (series.goodness(checkpoint.value or 0.0), checkpoint.whole, checkpoint.age))
+    marked = [
+        checkpoint
+        for checkpoint in placed
+        if checkpoint.candidate.marked_best or _CALLED_BEST.search(checkpoint.candidate.path.name)
+    ]
+    return max(marked, key=lambda checkpoint: checkpoint.age, default=None)
 
 
 def _worth(placed: Placed) -> tuple[bool, bool, float]:
@@ -171,8 +179,8 @@ def _worth(placed: Placed) -> tuple[bool, bool, float]:
 def _unit_of(candidates: Sequence[Candidate]) -> Unit:
     """What the checkpoints count: steps where most of those that can be read do."""
     readable = [candidate for candidate in candidates if candidate.clean] or candidates
-    steps = sum(one.step is not None for one in readable)
-    epochs = sum(one.epoch is not None for one in readable)
+    steps = sum(candidate.step is not None for candidate in readable)
+    epochs = sum(candidate.epoch is not None for candidate in readable)
     return "epoch" if epochs > steps else "step"
 
 
@@ -232,7 +240,7 @@ def _marked_best(paths: Sequence[Path]) -> set[Path]:
         name = _read(folder / "best.json").get("checkpoint")
         best |= {(folder / name).resolve()} if isinstance(name, str) else set()
     states = [(state, path) for path in paths if (state := _read(path / "trainer_state.json"))]
-    for state, path in sorted(states, key=lambda one: _whole(one[0].get("global_step")))[-1:]:
+    for state, path in sorted(states, key=lambda state_file: _whole(state_file[0].get("global_step")))[-1:]:
         name = state.get("best_model_checkpoint")
         best |= {(path.parent / Path(name).name).resolve()} if isinstance(name, str) and name else set()
     return best
@@ -241,17 +249,17 @@ def _marked_best(paths: Sequence[Path]) -> set[Path]:
 def _joined(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Ranks with sharded weights write each their part: `step-9` of rank 0, `rank-1/step-9` of the next. One is the whole."""
     others: dict[Path, dict[str, Candidate]] = {}
-    for one in candidates:
-        if _RANK.match(one.path.parent.name):
-            others.setdefault(one.path.parent.parent / one.path.name, {})[one.path.parent.name] = one
+    for candidate in candidates:
+        if _RANK.match(candidate.path.parent.name):
+            others.setdefault(candidate.path.parent.parent / candidate.path.name, {})[candidate.path.parent.name] = candidate
     first = {candidate.path: candidate for candidate in candidates if not _RANK.match(candidate.path.parent.name)}
     ranks = {(whole.parent, rank) for whole, parts in others.items() for rank in parts}
     joined = []
-    for path, one in first.items():
+    for path, candidate in first.items():
         wanted = sorted(rank for folder, rank in ranks if folder == path.parent)
-        joined.append(_with_parts(one, wanted, others.get(path, {})))
+        joined.append(_with_parts(candidate, wanted, others.get(path, {})))
     alone = [part for whole, parts in others.items() if whole not in first for part in parts.values()]
-    return [*joined, *(_lacking(one, "rank 0") for one in alone)]
+    return [*joined, *(_lacking(candidate, "rank 0") for candidate in alone)]
 
 
 def _with_parts(candidate: Candidate, ranks: Sequence[str], parts: Mapping[str, Candidate]) -> Candidate:

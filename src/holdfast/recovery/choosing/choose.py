@@ -42,26 +42,26 @@ _STOPPERS = {
 def clean_words(taken: Placed, history: History, *, is_best: bool) -> str:
     """What was verified, and how good it is."""
     verdict, metric = taken.candidate.verdict, history.metric()
-    words = f"clean: {count(verdict.tensors, 'tensor')}, all finite{', checksums match' if verdict.checked else ''}"
+    sentence = f"clean: {count(verdict.tensors, 'tensor')}, all finite{', checksums match' if verdict.checked else ''}"
     if metric is None or taken.value is None:
-        return words
-    return f"{words}; {metric.name} {short(taken.value)}{' (the best of the clean checkpoints)' if is_best else ''}"
+        return sentence
+    return f"{sentence}; {metric.name} {short(taken.value)}{' (the best of the clean checkpoints)' if is_best else ''}"
 
 
 def end_words(taken: Placed, passed: Sequence[Setback], history: History) -> list[str]:
     """How the run ended, what it recovered from, how much is lost, and what may end it again."""
     has_log = history.metrics or history.losses or history.findings or history.judged
     healthy = "the training was healthy when it ended" if passed else "no findings"
-    words = [healthy if has_log else _NO_LOG, *(one.words for one in passed)]
+    sentences = [healthy if has_log else _NO_LOG, *(setback.text for setback in passed)]
     if history.end:
-        words[0] += f"; it {history.end}"
+        sentences[0] += f"; it {history.end}"
     if taken.position is not None and history.last is not None and history.last > taken.position:
         lost = history.last - taken.position
-        words.append(f"{lost:,} later {history.unit}{'s are' if lost != 1 else ' is'} lost")
+        sentences.append(f"{lost:,} later {history.unit}{'s are' if lost != 1 else ' is'} lost")
     stopped = next((noted for noted in reversed(history.findings) if noted.code in _STOPPERS), None)
     if stopped is not None:
-        words.append(f"{_STOPPERS[stopped.code]} at {history.unit} {stopped.step:,}: that may happen again")
-    return words
+        sentences.append(f"{_STOPPERS[stopped.code]} at {history.unit} {stopped.step:,}: that may happen again")
+    return sentences
 
 
 def change_words(change: Change, history: History) -> list[str]:
@@ -97,7 +97,7 @@ def none_words(within: Sequence[Placed], not_clean: Sequence[Placed], troubles: 
     if within:
         since = min((trouble.begin for trouble in troubles), default=0)
         return f"all clean checkpoints are from after {history.unit} {since:,}, where the problem began"
-    states = Counter(one.candidate.verdict.state for one in not_clean)
+    states = Counter(checkpoint.candidate.verdict.state for checkpoint in not_clean)
     return f"no checkpoint is clean: {', '.join(f'{count} {state}' for state, count in states.items())}"
 
 
@@ -128,15 +128,19 @@ class Field:
     @classmethod
     def of(cls, placed: Sequence[Placed], history: History) -> Field:
         """Sort them."""
-        dirty = [one for one in placed if not one.candidate.clean]
-        clean, copies = without_copies([one for one in placed if one.candidate.clean])
+        dirty = [checkpoint for checkpoint in placed if not checkpoint.candidate.clean]
+        clean, copies = without_copies([checkpoint for checkpoint in placed if checkpoint.candidate.clean])
         left = _left_behind(clean)
-        clean = [one for one in clean if all(one is not other for other, _ in left)]
-        setbacks_found = sorted([*setbacks(history), *_of_weights(clean, dirty, history)], key=lambda one: one.begin)
-        lasting = [one for one in setbacks_found if one.lasts]
-        change = next((one for trouble in lasting if (one := suspect(history, trouble)) is not None), None)
-        within = [one for one in clean if _trouble_of(one, setbacks_found) or (lasting and one.position is None)]
-        usable = [one for one in clean if all(one is not other for other in within)]
+        clean = [checkpoint for checkpoint in clean if all(checkpoint is not other for other, _ in left)]
+        setbacks_found = sorted([*setbacks(history), *_of_weights(clean, dirty, history)], key=lambda setback: setback.begin)
+        lasting = [setback for setback in setbacks_found if setback.lasts]
+        change = next((suspected for trouble in lasting if (suspected := suspect(history, trouble)) is not None), None)
+        within = [
+            checkpoint
+            for checkpoint in clean
+            if _trouble_of(checkpoint, setbacks_found) or (lasting and checkpoint.position is None)
+        ]
+        usable = [checkpoint for checkpoint in clean if all(checkpoint is not other for other in within)]
         return cls(history, setbacks_found, change, usable, within, copies, left, dirty)
 
     @property
@@ -168,7 +172,13 @@ class Field:
 
     def _before_the_change(self) -> Option | None:
         change = self.change
-        taken = newest([one for one in self.usable if change and one.position is not None and one.position <= change.step])
+        taken = newest(
+            [
+                checkpoint
+                for checkpoint in self.usable
+                if change and checkpoint.position is not None and checkpoint.position <= change.step
+            ]
+        )
         if taken is None or change is None:
             return None
         settings = gentler(self.history, self.trouble, taken.candidate, taken.position)
@@ -179,25 +189,25 @@ class Field:
     def _earlier(self) -> Option | None:
         """One that is older than the best, for when that goes wrong again."""
         first = best(self.usable, self.history) or newest(self.usable)
-        taken = newest([one for one in self.usable if first is not None and one.age < first.age])
+        taken = newest([checkpoint for checkpoint in self.usable if first is not None and checkpoint.age < first.age])
         if taken is None:
             return None
         return self._option("earlier", taken, gentler(self.history, self.trouble, taken.candidate, taken.position), [])
 
     def _fresh(self) -> Option:
-        everyone = [one.candidate for one in (*self.usable, *self.within, *self.not_clean)]
+        everyone = [checkpoint.candidate for checkpoint in (*self.usable, *self.within, *self.not_clean)]
         why = [] if self.usable else [none_words(self.within, self.not_clean, self.trouble, self.history)]
-        because = (*why, *(one.words for one in self.trouble))
+        because = (*why, *(setback.text for setback in self.trouble))
         settings = fresh(self.history, self.trouble, everyone)
         return Option(kind="fresh", candidate=None, position=None, settings=settings, because=because)
 
     def _option(self, kind: Kind, taken: Placed, settings: Settings, more: Sequence[str]) -> Option:
         """An option; weights alone start with a fresh optimizer, which needs a warm-up."""
-        limits = [one.begin for one in self.trouble]
+        limits = [setback.begin for setback in self.trouble]
         if kind == "before-change" and self.change is not None:
             limits.append(self.change.step)
         is_best = len(self.usable) > 1 and best(self.usable, self.history) is taken
-        because = [*(one.words for one in self.trouble), *more, clean_words(taken, self.history, is_best=is_best)]
+        because = [*(setback.text for setback in self.trouble), *more, clean_words(taken, self.history, is_best=is_best)]
         if not taken.whole:
             settings = {**settings, **warm_up(self.history)}
             because.append(WEIGHTS_ONLY.format(unit=self.history.unit))
@@ -215,13 +225,19 @@ class Field:
     def rejected(self, taken: Option) -> list[Rejected]:
         """Everything but the one that was taken, the newest first."""
         unit = self.history.unit
-        reasons = [(one, unclean_words(one)) for one in self.not_clean]
-        reasons += [(one, f"the same {unit} as {other.candidate.path.name}") for one, other in self.copies]
-        reasons += [(one, f"the run went back to {unit} {other.position or 0:,} after it") for one, other in self.left]
-        reasons += [(one, self._within_words(one)) for one in self.within]
-        reasons += [(one, self._not_taken(one, taken)) for one in self.usable if one.candidate is not taken.candidate]
+        reasons = [(checkpoint, unclean_words(checkpoint)) for checkpoint in self.not_clean]
+        reasons += [(checkpoint, f"the same {unit} as {other.candidate.path.name}") for checkpoint, other in self.copies]
+        reasons += [
+            (checkpoint, f"the run went back to {unit} {other.position or 0:,} after it") for checkpoint, other in self.left
+        ]
+        reasons += [(checkpoint, self._within_words(checkpoint)) for checkpoint in self.within]
+        reasons += [
+            (checkpoint, self._not_taken(checkpoint, taken))
+            for checkpoint in self.usable
+            if checkpoint.candidate is not taken.candidate
+        ]
         ordered = sorted(reasons, key=lambda pair: pair[0].age, reverse=True)
-        return [Rejected(one.candidate, one.position, words) for one, words in ordered]
+        return [Rejected(checkpoint.candidate, checkpoint.position, reason) for checkpoint, reason in ordered]
 
     def _within_words(self, placed: Placed) -> str:
         trouble = _trouble_of(placed, self.setbacks)
@@ -243,14 +259,18 @@ class Field:
 
 def _of_weights(clean: Sequence[Placed], dirty: Sequence[Placed], history: History) -> list[Setback]:
     """Weights that are not finite and have no clean ones after them: the training is dead since then."""
-    bad = [one for one in dirty if one.candidate.verdict.state == "non-finite" and one.position is not None]
-    before = max((one.position for one in clean if one.position is not None), default=-1)
-    dead = [one.position for one in bad if one.position is not None and one.position > before]
+    bad = [
+        checkpoint
+        for checkpoint in dirty
+        if checkpoint.candidate.verdict.state == "non-finite" and checkpoint.position is not None
+    ]
+    before = max((checkpoint.position for checkpoint in clean if checkpoint.position is not None), default=-1)
+    dead = [checkpoint.position for checkpoint in bad if checkpoint.position is not None and checkpoint.position > before]
     if not dead:
         return []
-    words = f"the weights saved at {history.unit} {min(dead):,} are not finite"
+    text = f"the weights saved at {history.unit} {min(dead):,} are not finite"
     begin = before if before >= 0 else min(dead) - 1
-    return [Setback(code="non-finite-weights", begin=begin, seen=min(dead), words=words)]
+    return [Setback(code="non-finite-weights", begin=begin, seen=min(dead), text=text)]
 
 
 def _trouble_of(placed: Placed, candidates: Sequence[Setback]) -> Setback | None:
@@ -259,12 +279,12 @@ def _trouble_of(placed: Placed, candidates: Sequence[Setback]) -> Setback | None
 
 def _left_behind(clean: Sequence[Placed]) -> list[tuple[Placed, Placed]]:
     """Checkpoints of a course that was given up, each with an earlier step that was written after it."""
-    numbered = [one for one in clean if one.candidate.number is not None and one.position is not None]
+    numbered = [checkpoint for checkpoint in clean if checkpoint.candidate.number is not None and checkpoint.position is not None]
     left = []
-    for one in numbered:
-        later = next((other for other in numbered if _gave_up(one, other)), None)
+    for checkpoint in numbered:
+        later = next((other for other in numbered if _gave_up(checkpoint, other)), None)
         if later is not None:
-            left.append((one, later))
+            left.append((checkpoint, later))
     return left
 
 
@@ -297,7 +317,7 @@ def choose(
         rejected=tuple(field.rejected(taken)),
         setbacks=tuple(field.setbacks),
         history=history,
-        clean=sum(one.candidate.clean for one in placed),
+        clean=sum(checkpoint.candidate.clean for checkpoint in placed),
     )
 
 

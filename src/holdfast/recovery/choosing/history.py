@@ -37,7 +37,7 @@ class Noted(NamedTuple):
     severity: str
     onset: int
     metric: str = ""
-    words: str = ""  # with its numbers, where the journal has none
+    text: str = ""  # with its numbers, where the journal has none
 
 
 class Undone(NamedTuple):
@@ -99,8 +99,8 @@ class History:
         usable = [series for series in self.metrics if series.lower_is_better is not None and series.points]
         wanted = name or self.monitored
         if wanted:
-            found = find_name(wanted, [series.name for series in self.metrics])
-            chosen = next((series for series in self.metrics if series.name == found), None)
+            nearest = find_name(wanted, [series.name for series in self.metrics])
+            chosen = next((series for series in self.metrics if series.name == nearest), None)
             if chosen is not None and (name or chosen in usable):
                 return chosen
         return min(usable, key=_rank, default=None) if not name else None
@@ -121,7 +121,7 @@ class History:
             rates=_moved(self.rates, steps),
             changes=tuple(change._replace(step=change.step + steps) for change in self.changes),
             findings=tuple(finding._replace(step=finding.step + steps, onset=finding.onset + steps) for finding in self.findings),
-            undone=tuple(Undone(one.to + steps, one.at + steps) for one in self.undone),
+            undone=tuple(Undone(undone.to + steps, undone.at + steps) for undone in self.undone),
             epochs=(),  # they begin at nought again
             last=None if self.last is None else self.last + steps,
         )

@@ -65,7 +65,7 @@ def read_history(folder: Path, checkpoints: Sequence[Path], *, newest: Mapping[U
     tell them: a log that counts otherwise, or ends long before, places none of them.
     """
     histories = [history for log in _logs(folder, checkpoints) if (history := _read(log)) is not None]
-    return max((one for one in histories if _places(one, newest)), key=_worth, default=None)
+    return max((history for history in histories if _places(history, newest)), key=_worth, default=None)
 
 
 def _places(history: History, newest: Mapping[Unit, int]) -> bool:
@@ -123,19 +123,19 @@ def history_of(curves: Curves) -> History | None:
 
 def _noted(finding: Finding, curves: Curves) -> Noted:
     """A finding; what was saved after the last point before its onset may be from within the trouble already."""
-    curve = next((one for one in curves.curves if one.name == finding.series), None)
+    curve = next((candidate for candidate in curves.curves if candidate.name == finding.series), None)
     before = curve.steps[curve.steps < finding.onset] if curve is not None else np.array([], np.int64)
     is_of_metric = finding.code.startswith("metric-")
     onset = int(before[-1]) if len(before) and not is_of_metric else finding.onset
-    words = f"{finding.code}: {sentence(finding, curves)}"
-    return Noted(finding.step, finding.code, finding.severity, onset, (finding.series or "") if is_of_metric else "", words)
+    text = f"{finding.code}: {sentence(finding, curves)}"
+    return Noted(finding.step, finding.code, finding.severity, onset, (finding.series or "") if is_of_metric else "", text)
 
 
 def _metrics(curves: Sequence[Curve]) -> list[Curve]:
     """The curves that judge the model: those of held-out data, its loss too; where there are none, those of a known direction."""
     judging = [curve for curve in curves if curve.role in ("loss", "metric", "other") and not _PACE.search(curve.name.lower())]
-    held_out = [one for one in judging if one.split in HELD_OUT or is_held_out(one.name)]
-    return held_out or [one for one in judging if one.role == "metric"]
+    held_out = [series for series in judging if series.split in HELD_OUT or is_held_out(series.name)]
+    return held_out or [series for series in judging if series.role == "metric"]
 
 
 def _counts_epochs(curve: Curve) -> bool:

@@ -71,8 +71,8 @@ class Rejected:
 
     def as_row(self) -> dict[str, Any]:
         """As `--json` gives it."""
-        one = self.candidate
-        return {"path": str(one.path), "step": one.step, "state": one.verdict.state, "why": self.why}
+        candidate = self.candidate
+        return {"path": str(candidate.path), "step": candidate.step, "state": candidate.verdict.state, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class Choice:
     @property
     def option(self) -> Option:
         """The recommended one."""
-        return next(one for one in self.options if one.kind == self.recommended)
+        return next(option for option in self.options if option.kind == self.recommended)
 
     @property
     def others(self) -> tuple[Option, ...]:
@@ -105,7 +105,7 @@ class Choice:
         return {
             "recommended": self.recommended,
             "options": [option.as_row() for option in self.options],
-            "rejected": [one.as_row() for one in self.rejected],
+            "rejected": [rejected.as_row() for rejected in self.rejected],
             "trouble": [
                 {
                     "code": setback.code,
@@ -113,7 +113,7 @@ class Choice:
                     "seen": setback.seen,
                     "until": setback.until,
                     "lasts": setback.lasts,
-                    "words": setback.words,
+                    "words": setback.text,
                 }
                 for setback in self.setbacks
             ],

@@ -34,8 +34,8 @@ def resume_command(command: Sequence[str], checkpoint: Path, folder: Path) -> li
     flag = _flag_of(command, checkpoint.name, folder)
     if flag is None:
         return None
-    words = _without(command, flag.name)
-    return [*words, f"{flag.name}={flag.value}"] if flag.value else [*words, flag.name, str(checkpoint)]
+    arguments = _without(command, flag.name)
+    return [*arguments, f"{flag.name}={flag.value}"] if flag.value else [*arguments, flag.name, str(checkpoint)]
 
 
 def resume_template(command: Sequence[str], folder: Path) -> str | None:
@@ -66,15 +66,15 @@ def _pairs(command: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _without(command: Sequence[str], flag: str) -> list[str]:
     """The command without the flag and its old value."""
-    words: list[str] = []
+    arguments: list[str] = []
     skip = False
     for place, word in enumerate(command):
         if skip or word.partition("=")[0] == flag:
             has_value = not skip and "=" not in word and place + 1 < len(command) and not command[place + 1].startswith("-")
             skip = has_value
         else:
-            words.append(word)
-    return words
+            arguments.append(word)
+    return arguments
 
 
 def _sources(command: Sequence[str], folder: Path) -> Iterator[ast.Module]:

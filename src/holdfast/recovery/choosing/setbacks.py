@@ -28,7 +28,7 @@ class Setback:
     code: str
     begin: int
     seen: int
-    words: str
+    text: str
     end: int | None = None
 
     @property
@@ -53,16 +53,16 @@ def short(value: float) -> str:
 
 def setbacks(history: History) -> list[Setback]:
     """Everything that went wrong and was not overcome, and what a roll-back undid; the earliest first."""
-    every = [one for noted in history.findings if (one := _of_finding(noted, history)) is not None]
+    every = [setback for noted in history.findings if (setback := _of_finding(noted, history)) is not None]
     metric = history.metric()
     own = of_metric(metric, history.unit) if metric is not None else None
     if own is not None:  # the values themselves say it better than the finding
-        every = [one for one in every if not (one.lasts and one.code in OF_METRICS)] + [own]
+        every = [setback for setback in every if not (setback.lasts and setback.code in OF_METRICS)] + [own]
     elif metric is not None:
         every += dips(metric, history.unit)
-    if not any(one.lasts and one.code in _BAD_NUMBERS for one in every):
+    if not any(setback.lasts and setback.code in _BAD_NUMBERS for setback in every):
         every += _dead(history)
-    return sorted(every, key=lambda one: (one.begin, one.seen))
+    return sorted(every, key=lambda setback: (setback.begin, setback.seen))
 
 
 def of_metric(series: Series, unit: str = "step") -> Setback | None:
@@ -74,12 +74,12 @@ def of_metric(series: Series, unit: str = "step") -> Setback | None:
     begin = points[fall.good][0]
     path = " -> ".join(short(value) for _, value in points[fall.good :][:5]) + (" …" if len(points) - fall.good > 5 else "")
     if fall.code == "metric-decline":
-        words = f"{series.name} got worse after {unit} {begin:,} ({path}) and did not recover"
+        text = f"{series.name} got worse after {unit} {begin:,} ({path}) and did not recover"
     elif fall.bad - fall.good > 1:
-        words = f"{series.name} got worse after {unit} {begin:,} ({path}) and collapsed at {unit} {points[fall.bad][0]:,}"
+        text = f"{series.name} got worse after {unit} {begin:,} ({path}) and collapsed at {unit} {points[fall.bad][0]:,}"
     else:
-        words = f"{series.name} collapsed at {unit} {points[fall.bad][0]:,} ({path})"
-    return Setback(code=fall.code, begin=begin, seen=points[fall.good + 1][0], words=words)
+        text = f"{series.name} collapsed at {unit} {points[fall.bad][0]:,} ({path})"
+    return Setback(code=fall.code, begin=begin, seen=points[fall.good + 1][0], text=text)
 
 
 def dips(series: Series, unit: str = "step") -> list[Setback]:
@@ -89,15 +89,15 @@ def dips(series: Series, unit: str = "step") -> list[Setback]:
     points, values = series.points, [value for _, value in series.points]
     every = []
     for bad, back in passing_collapses(values, series.better):
-        words = f"{series.name} collapsed at {unit} {points[bad][0]:,} and recovered by {unit} {points[back][0]:,}"
+        text = f"{series.name} collapsed at {unit} {points[bad][0]:,} and recovered by {unit} {points[back][0]:,}"
         every.append(
-            Setback(code="metric-collapse", begin=points[bad - 1][0], seen=points[bad][0], end=points[back][0], words=words)
+            Setback(code="metric-collapse", begin=points[bad - 1][0], seen=points[bad][0], end=points[back][0], text=text)
         )
     fell = halved_at_the_end(values, series.better)
     if fell is not None:
         seen, value = points[fell]
-        words = f"{series.name} fell to {short(value)} at {unit} {seen:,}, just before the end: possibly noise"
-        every.append(Setback(code="metric-decline", begin=points[fell - 1][0], seen=seen, end=NEVER, words=words))
+        text = f"{series.name} fell to {short(value)} at {unit} {seen:,}, just before the end: possibly noise"
+        every.append(Setback(code="metric-decline", begin=points[fell - 1][0], seen=seen, end=NEVER, text=text))
     return every
 
 
@@ -109,8 +109,8 @@ def _dead(history: History) -> list[Setback]:
     finite = [at for at, value in history.losses if math.isfinite(value)]
     begin = finite[-1] if finite else history.losses[0][0] - 1
     seen = next(at for at, _ in history.losses if at > begin)
-    words = f"the training loss is {newest[-1][1]} from {history.unit} {seen:,} on"
-    return [Setback(code="non-finite-loss", begin=begin, seen=seen, words=words)]
+    text = f"the training loss is {newest[-1][1]} from {history.unit} {seen:,} on"
+    return [Setback(code="non-finite-loss", begin=begin, seen=seen, text=text)]
 
 
 def suspect(history: History, setback: Setback) -> Change | None:
@@ -118,7 +118,7 @@ def suspect(history: History, setback: Setback) -> Change | None:
     before = [change for change in history.changes if change.step <= setback.seen]
     if not before:
         return None
-    change = max(before, key=lambda one: one.step)
+    change = max(before, key=lambda earlier: earlier.step)
     if history.unit == "step" and setback.begin - change.step <= _NEAR_STEPS:
         return change
     metric = history.metric()
@@ -136,13 +136,13 @@ def _of_finding(noted: Noted, history: History) -> Setback | None:
     begin = max(0, noted.onset - _MARGIN) if noted.code == "loss-divergence" and history.unit == "step" else noted.onset
     if noted.code in OF_METRICS:
         begin = _evaluation_before(noted, history)
-    words = noted.words or f"{noted.code} at {history.unit} {noted.step:,}"
-    if noted.onset != noted.step and not noted.words:
-        words += f", since {history.unit} {noted.onset:,}"
+    text = noted.text or f"{noted.code} at {history.unit} {noted.step:,}"
+    if noted.onset != noted.step and not noted.text:
+        text += f", since {history.unit} {noted.onset:,}"
     if back is not None:
-        words += f"; rolled back to {history.unit} {back.to:,}"
+        text += f"; rolled back to {history.unit} {back.to:,}"
         begin = min(begin, back.to)
-    return Setback(code=noted.code, begin=begin, seen=noted.onset, end=back.at if back else None, words=words)
+    return Setback(code=noted.code, begin=begin, seen=noted.onset, end=back.at if back else None, text=text)
 
 
 def _overcome(noted: Noted, history: History) -> bool:

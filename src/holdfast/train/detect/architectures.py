@@ -126,7 +126,7 @@ def forward_loss(
 
     Images are uint8, B×3×S×S; boxes are centre, width and height as fractions of the image, one tensor per image.
     """
-    labels = [{"boxes": one.float(), "class_labels": kind.long()} for one, kind in zip(boxes, classes, strict=True)]
+    labels = [{"boxes": box.float(), "class_labels": kind.long()} for box, kind in zip(boxes, classes, strict=True)]
     loss: torch.Tensor = model(pixel_values=images.float() / 255, labels=labels).loss
     if not any(len(box) for box in boxes):  # nothing to denoise; but ranks exchange the gradients of all parameters
         loss = loss + sum(weight.sum() * 0 for weight in model.parameters() if weight.requires_grad)

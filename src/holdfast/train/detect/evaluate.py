@@ -102,11 +102,11 @@ class DetectionEvaluator:
 
     def add(self, predictions: Predictions, targets: Targets) -> None:
         """Add an image; one that comes twice, as samplers for several ranks give it, counts once."""
-        found = np.concatenate([_rows(predictions.boxes, 4), _rows(predictions.scores, 1), _rows(predictions.classes, 1)], axis=1)
-        found = found[np.isfinite(found).all(axis=1)]  # a model that diverged finds nothing
-        best = np.argsort(-found[:, 4], kind="stable")[:_MOST_PREDICTIONS]
+        rows = np.concatenate([_rows(predictions.boxes, 4), _rows(predictions.scores, 1), _rows(predictions.classes, 1)], axis=1)
+        rows = rows[np.isfinite(rows).all(axis=1)]  # a model that diverged finds nothing
+        best = np.argsort(-rows[:, 4], kind="stable")[:_MOST_PREDICTIONS]
         objects = np.concatenate([_rows(targets.boxes, 4), _rows(targets.classes, 1)], axis=1)
-        self._images[int(targets.index)] = _Image(found[best], objects)
+        self._images[int(targets.index)] = _Image(rows[best], objects)
 
     def merge(self, other: DetectionEvaluator) -> None:
         """Take over the images of another rank's evaluator; evaluators can be pickled."""
@@ -145,13 +145,13 @@ def _rows(values: Any, columns: int) -> Rows:
 
 def _coco_precision(images: Sequence[_Image], classes: int) -> Floats:
     """Precision by IoU threshold (0.50 to 0.95), recall (101 places) and class; -1 for a class without objects."""
-    found = [_coco_predictions(number, image.predictions) for number, image in enumerate(images, 1) if len(image.predictions)]
+    rows = [_coco_predictions(number, image.predictions) for number, image in enumerate(images, 1) if len(image.predictions)]
     kinds = {int(kind) for image in images for kind in image.targets[:, 4]}
-    if not found or not kinds:
+    if not rows or not kinds:
         return np.tile([0.0 if kind in kinds else -1.0 for kind in range(classes)], (10, 101, 1))
     coco = required("faster_coco_eval", extra="detect")
     truth = coco.COCO(_coco_truth(images, classes))
-    predictions = truth.loadRes(np.concatenate(found))
+    predictions = truth.loadRes(np.concatenate(rows))
     evaluation = coco.COCOeval_faster(truth, predictions, "bbox")
     evaluation.params.areaRng, evaluation.params.areaRngLbl = _AREA, ["all"]
     evaluation.params.maxDets = [_MOST_PREDICTIONS]
@@ -167,8 +167,8 @@ def _coco_truth(images: Sequence[_Image], classes: int) -> dict[str, Any]:
     for number, image in enumerate(images, 1):
         for left, top, right, bottom, kind in image.targets.tolist():
             box = [left, top, right - left, bottom - top]
-            one = {"image_id": number, "category_id": int(kind) + 1, "bbox": box, "area": box[2] * box[3], "iscrowd": 0}
-            objects.append({"id": len(objects) + 1, **one})
+            annotation = {"image_id": number, "category_id": int(kind) + 1, "bbox": box, "area": box[2] * box[3], "iscrowd": 0}
+            objects.append({"id": len(objects) + 1, **annotation})
     return {
         "info": {},
         "images": [{"id": number} for number in range(1, len(images) + 1)],

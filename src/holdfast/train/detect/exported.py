@@ -50,7 +50,7 @@ def detector(model: nn.Module, *, imgsz: int, classes: Sequence[str], images: to
         model=Detector(model),
         imgsz=imgsz,
         outputs=("boxes", "scores"),
-        words=f"boxes, scores of {len(classes)} classes",
+        described=f"boxes, scores of {len(classes)} classes",
         metadata={"classes": json.dumps(list(classes))},
         images=images,
         difference=_difference,

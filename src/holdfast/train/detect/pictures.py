@@ -78,8 +78,8 @@ def draw_image(result: ImageResult, classes: Sequence[str], load: LoadImage) -> 
     truth = _marked(image, result.target_boxes, result.target_classes, ~result.found, names)
     predicted = _marked(image, result.boxes, result.classes, ~result.hits, labels)
     wrong = count(int((~result.hits).sum()), "wrong prediction")
-    words = f"{name}: {int(result.found.sum())} of {count(len(result.found), 'object')} found, {wrong}"
-    return Picture(_side_by_side({"truth": truth, "predictions": predicted}), words)
+    caption = f"{name}: {int(result.found.sum())} of {count(len(result.found), 'object')} found, {wrong}"
+    return Picture(_side_by_side({"truth": truth, "predictions": predicted}), caption)
 
 
 def _marked(image: Image.Image, boxes: Rows, kinds: Counts, bad: npt.NDArray[np.bool_], labels: Sequence[str]) -> Image.Image:
@@ -87,7 +87,7 @@ def _marked(image: Image.Image, boxes: Rows, kinds: Counts, bad: npt.NDArray[np.
     scale = min((_ROOM[0] // 2 - _GAP) / image.width, (_ROOM[1] - _CAPTION) / image.height)
     picture = image.convert("RGB").resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
     draw, font = ImageDraw.Draw(picture), ImageFont.load_default(_LETTERS)
-    for place in sorted(range(len(boxes)), key=lambda one: bool(bad[one])):
+    for place in sorted(range(len(boxes)), key=lambda index: bool(bad[index])):
         left, top, right, bottom = (boxes[place] * scale).tolist()
         ink = _BAD if bad[place] else hexed(colour_of(int(kinds[place])))
         draw.rectangle((min(left, right), min(top, bottom), max(left, right), max(top, bottom)), outline=ink, width=2)

@@ -91,10 +91,10 @@ class DetectTask:
         evaluator = DetectionEvaluator(self._train.classes)
         for batch in batches:
             predictions = predict(model, batch["images"], batch["size"])
-            for found, boxes, classes, size, index in zip(
+            for predicted, boxes, classes, size, index in zip(
                 predictions, batch["boxes"], batch["classes"], batch["size"].tolist(), batch["index"].tolist(), strict=True
             ):
-                evaluator.add(Predictions(*found), Targets(_in_pixels(boxes, size), classes, index))
+                evaluator.add(Predictions(*predicted), Targets(_in_pixels(boxes, size), classes, index))
         for other in place.gather(evaluator):
             evaluator.merge(other)
         result = evaluator.result()

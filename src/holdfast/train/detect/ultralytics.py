@@ -73,9 +73,9 @@ class Saved(NamedTuple):
 
 def newest(folder: Path) -> Saved | None:
     """The checkpoint to resume from: that of the most epochs. A process killed while it saves leaves a torn file."""
-    found = [Saved(file, epochs) for file in (folder / "weights").glob("*.pt") if (epochs := _epochs_in(file)) is not None]
-    finished = [saved for saved in found if saved.file.name == "last.pt" and not saved.epochs]
-    return max(finished or found, key=lambda saved: (saved.epochs, saved.file.name == "last.pt"), default=None)
+    checkpoints = [Saved(file, epochs) for file in (folder / "weights").glob("*.pt") if (epochs := _epochs_in(file)) is not None]
+    finished = [saved for saved in checkpoints if saved.file.name == "last.pt" and not saved.epochs]
+    return max(finished or checkpoints, key=lambda saved: (saved.epochs, saved.file.name == "last.pt"), default=None)
 
 
 def _epochs_in(file: Path) -> int | None:
@@ -154,13 +154,13 @@ def _model(settings: DetectSettings) -> str:
 
 def _package() -> Path:
     """The folder of Ultralytics, found without importing it."""
-    found = importlib.util.find_spec("ultralytics")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("ultralytics")
+    if spec is None or spec.origin is None:
         raise UsageError(
             "YOLO needs Ultralytics, which is not installed (licence AGPL-3.0).",
             fix="pip install ultralytics, or --architecture dfine-n, which needs only holdfast[detect] (Apache-2.0)",
         )
-    return Path(found.origin).parent
+    return Path(spec.origin).parent
 
 
 def _check(settings: DetectSettings, package: Path) -> None:

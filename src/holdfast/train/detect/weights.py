@@ -27,7 +27,11 @@ _FIX = "--weights none trains from scratch; --weights PATH takes a local file or
 def fill(kind: Any, config: Any, architecture: str, source: str) -> tuple[nn.Module, str]:
     """A model of this kind with the weights of `source`, and a line that says what was taken. Raises UsageError."""
     tensors = read_weights(Path(source) if Path(source).exists() else from_hub(source))
-    taken = {name: one for name, one in tensors.items() if not is_class_head(name) or len(one) == _rows(name, config.num_labels)}
+    taken = {
+        name: tensor
+        for name, tensor in tensors.items()
+        if not is_class_head(name) or len(tensor) == _rows(name, config.num_labels)
+    }
     try:
         with _quiet():
             model, report = kind.from_pretrained(

@@ -41,7 +41,7 @@ class Evaluator:
 
     def _keep_some(self) -> None:
         """The best and the worst, by IoU; the worst first."""
-        ordered = sorted(self.kept, key=lambda one: (one.scores.iou, one.index))
+        ordered = sorted(self.kept, key=lambda judged: (judged.scores.iou, judged.index))
         self.kept = ordered if len(ordered) <= 2 * SHOWN else [*ordered[:SHOWN], *ordered[-SHOWN:]]
 
     @classmethod

@@ -66,20 +66,20 @@ def split_up(data: ImageSet) -> tuple[list[MaskedImage], list[MaskedImage], str]
     """The images to train and to validate on, and in words what was chosen. Those without a mask are skipped."""
     folders = Counter(folder_of_masks(mask) for entry in data.entries for mask in entry.masks)
     folder = max(folders, key=lambda name: ("instance" not in name.lower(), folders[name]), default="")
-    entries = [one for one in data.entries if any(folder_of_masks(mask) == folder for mask in one.masks)]
-    words = [f"masks in {folder}/, all but 0 is foreground"]
+    entries = [entry for entry in data.entries if any(folder_of_masks(mask) == folder for mask in entry.masks)]
+    notes = [f"masks in {folder}/, all but 0 is foreground"]
     if len(data.entries) > len(entries):
-        words.append(f"{len(data.entries) - len(entries)} images without a mask are skipped")
-    validated = [one for one in entries if one.split == "val"]
-    trained = [one for one in entries if one.split not in ("val", "test")]
+        notes.append(f"{len(data.entries) - len(entries)} images without a mask are skipped")
+    validated = [entry for entry in entries if entry.split == "val"]
+    trained = [entry for entry in entries if entry.split not in ("val", "test")]
     if not validated and len(trained) > 1:
-        drawn = sorted(trained, key=lambda one: zlib.crc32(one.image.encode()))
+        drawn = sorted(trained, key=lambda entry: zlib.crc32(entry.image.encode()))
         validated = drawn[: max(1, round(_VALIDATED * len(drawn)))]
-        chosen = {one.image for one in validated}
-        trained = [one for one in trained if one.image not in chosen]
-        words.append(f"no split val: {len(validated)} of {len(drawn)} images are held out for validation")
+        chosen = {entry.image for entry in validated}
+        trained = [entry for entry in trained if entry.image not in chosen]
+        notes.append(f"no split val: {len(validated)} of {len(drawn)} images are held out for validation")
     if not trained or not validated:
         problem = f"{data.root} has {len(trained)} images to train on and {len(validated)} to validate on."
         raise UsageError(problem, fix="put them in FOLDER/images/train and FOLDER/images/val, and their masks likewise")
-    made = ([MaskedImage(data.root, one, folder) for one in some] for some in (trained, validated))
-    return next(made), next(made), "; ".join(words)
+    made = ([MaskedImage(data.root, entry, folder) for entry in some] for some in (trained, validated))
+    return next(made), next(made), "; ".join(notes)

@@ -99,11 +99,11 @@ def e_measure(prediction: Map, mask: Mask) -> float:
     levels = (prediction * (_LEVELS - 1)).astype(np.uint8)
     hits, alarms = (np.bincount(levels[part], minlength=_LEVELS)[::-1].cumsum() for part in (mask, ~mask))
     objects, pixels = int(mask.sum()), mask.size
-    found = hits + alarms  # pixels at or above each threshold
+    predicted_pixels = hits + alarms  # pixels at or above each threshold
     if objects in (0, pixels):
-        aligned = found if objects else pixels - found
+        aligned = predicted_pixels if objects else pixels - predicted_pixels
     else:
-        predicted, true = found / pixels, objects / pixels
+        predicted, true = predicted_pixels / pixels, objects / pixels
         parts = (
             (hits, 1 - predicted, 1 - true),
             (alarms, 1 - predicted, -true),

@@ -143,8 +143,8 @@ def loss_of(logits: Sequence[torch.Tensor], masks: torch.Tensor) -> torch.Tensor
 
 def _scale_loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     entropy = F.binary_cross_entropy_with_logits(logits, target)
-    found = logits.sigmoid()
-    both, all = (found * target).sum((1, 2, 3)), (found + target).sum((1, 2, 3))
+    probabilities = logits.sigmoid()
+    both, all = (probabilities * target).sum((1, 2, 3)), (probabilities + target).sum((1, 2, 3))
     return entropy + (1 - (2 * both + 1) / (all + 1)).mean()
 
 

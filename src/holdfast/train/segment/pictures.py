@@ -25,7 +25,7 @@ def report_of(result: Evaluator, data: SegmentationData, folder: Path) -> dict[s
     half = min(SHOWN, len(result.kept) // 2)
     worst, best = result.kept[: len(result.kept) - half][:SHOWN], result.kept[len(result.kept) - half :][::-1]
     groups = {"Worst images": worst, "Best images": best}
-    galleries = {title: [draw(one, data) for one in some] for title, some in groups.items()}
+    galleries = {title: [draw(judged, data) for judged in some] for title, some in groups.items()}
     try:
         for title, pictures in galleries.items():
             for place, picture in enumerate(pictures, 1):
@@ -48,9 +48,13 @@ def _table(result: Evaluator) -> Table:
 def draw(judged: Judged, data: SegmentationData) -> Picture:
     """Image, truth and prediction of one image."""
     sample = data[judged.index]
-    image, mask, found = sample["image"].permute(1, 2, 0).numpy(), sample["mask"].numpy().astype(bool), judged.prediction > 127
+    image, mask, predicted = (
+        sample["image"].permute(1, 2, 0).numpy(),
+        sample["mask"].numpy().astype(bool),
+        judged.prediction > 127,
+    )
     marked = image // 2
-    for name, part in {"found": found & mask, "missed": mask & ~found, "wrong": found & ~mask}.items():
+    for name, part in {"found": predicted & mask, "missed": mask & ~predicted, "wrong": predicted & ~mask}.items():
         marked[part] = marked[part] // 2 + np.array(_COLOURS[name], np.uint8) // 2 + 32
     parts = (image, np.repeat(mask[..., None].astype(np.uint8) * 255, 3, axis=2), marked)
     made = Image.new("RGB", (len(parts) * (_SIDE + _GAP) - _GAP, _SIDE + _CAPTION), _PAPER)
@@ -58,5 +62,5 @@ def draw(judged: Judged, data: SegmentationData) -> Picture:
     for place, (name, part) in enumerate(zip(_NAMES, parts, strict=True)):
         pen.text((place * (_SIDE + _GAP) + 2, 1), name, fill=_INK, font=font)
         made.paste(Image.fromarray(np.ascontiguousarray(part)).resize((_SIDE, _SIDE)), (place * (_SIDE + _GAP), _CAPTION))
-    words = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in judged.scores._asdict().items())
-    return Picture(made, f"{data.images[judged.index].file}: {words}")
+    caption = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in judged.scores._asdict().items())
+    return Picture(made, f"{data.images[judged.index].file}: {caption}")

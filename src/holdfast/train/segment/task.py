@@ -31,9 +31,9 @@ class SegmentTask:
     def __init__(self, settings: SegmentSettings, place: Place) -> None:
         self._settings, self._place, self._said_weights = settings, place, False
         self.lr = settings.lr0
-        train, val, words = split_up(open_masks(settings.data))
+        train, val, split_notes = split_up(open_masks(settings.data))
         if place.is_first:
-            print(f"holdfast: data: {words}", flush=True)
+            print(f"holdfast: data: {split_notes}", flush=True)
         keep = settings.cache == "ram"
         self._train = SegmentationData(
             train,

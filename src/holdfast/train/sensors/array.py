@@ -52,7 +52,7 @@ class Face:
         return self.index[self.index >= 0]
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Its kind and shape."""
         return f"{self.kind} {'×'.join(map(str, self.index.shape))}"
 
@@ -96,16 +96,16 @@ def read_array(described: Mapping[str, Any]) -> SensorArray:
         missing = "channels" if not parts.get("channels") else "faces"
         raise UsageError(f"the array has no {missing}.", fix=f"write them into the --config file: {_EXAMPLE}")
     invalid = parts.get("invalid")
-    channels = [_channel(name, one, invalid) for name, one in _named(parts["channels"], "array.channels").items()]
-    faces = [_face(name, one) for name, one in _named(parts["faces"], "array.faces").items()]
-    numbers = np.concatenate([face.sensors for face in faces])
-    sensors = int(numbers.max()) + 1 if len(numbers) else 0
-    twice = np.flatnonzero(np.bincount(numbers, minlength=sensors) > 1)
-    nowhere = np.flatnonzero(np.bincount(numbers, minlength=sensors) == 0)
-    for wrong, words in ((twice, "in more than one place"), (nowhere, "on no face")):
+    channels = [_channel(name, channel, invalid) for name, channel in _named(parts["channels"], "array.channels").items()]
+    faces = [_face(name, face) for name, face in _named(parts["faces"], "array.faces").items()]
+    indices = np.concatenate([face.sensors for face in faces])
+    sensors = int(indices.max()) + 1 if len(indices) else 0
+    twice = np.flatnonzero(np.bincount(indices, minlength=sensors) > 1)
+    nowhere = np.flatnonzero(np.bincount(indices, minlength=sensors) == 0)
+    for wrong, what in ((twice, "in more than one place"), (nowhere, "on no face")):
         if len(wrong):
             some = ", ".join(map(str, wrong[:5].tolist())) + (" …" if len(wrong) > 5 else "")
-            problem = f"{len(wrong)} of the {sensors} sensors are {words}: {some}."
+            problem = f"{len(wrong)} of the {sensors} sensors are {what}: {some}."
             raise UsageError(problem, fix="each sensor number from 0 on belongs into one cell of one face: see start and index")
     return SensorArray(tuple(channels), tuple(faces), sensors)
 
@@ -207,7 +207,7 @@ def _branches(parts: Mapping[str, Any], name: str) -> tuple[str, ...]:
 def _named(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise UsageError(f"{where} has no names.", fix=f"write `name: {{…}}` below {where.rpartition('.')[2]}:")
-    return {str(name): one for name, one in value.items()}
+    return {str(name): item for name, item in value.items()}
 
 
 def _known(value: Any, names: Sequence[str], where: str) -> dict[str, Any]:

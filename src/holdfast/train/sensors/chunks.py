@@ -35,13 +35,17 @@ def read_events(file: EventFile, block: Block, array: SensorArray, targets: Sequ
     try:
         read = file.read(branches_of(array, targets), block.start, block.stop)
     except UnevenLists as error:
-        sizes = [array.sensors for one in array.channels if repr(one.branches[0]) in error.problem and len(one.branches) == 1]
+        sizes = [
+            array.sensors
+            for channel in array.channels
+            if repr(channel.branches[0]) in error.problem and len(channel.branches) == 1
+        ]
         raise UsageError(error.problem + (f"; expected {sizes[0]}." if sizes else "."), fix=error.fix) from None
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - readers raise anything on damaged files
-        words = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        problem = f"{file.path}: rows {block.start:,} to {block.stop:,} cannot be read: {words}."
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        problem = f"{file.path}: rows {block.start:,} to {block.stop:,} cannot be read: {reason}."
         raise UsageError(problem, fix="replace or remove the file, then resume") from None
     rows = block.stop - block.start
     values = np.empty((rows, len(array.channels), array.sensors), np.float32)

@@ -89,15 +89,15 @@ class Evaluator:
     def add_targets(self, batch: dict[str, torch.Tensor], outputs: dict[str, torch.Tensor]) -> Array:
         """Count a batch of a regression; the predictions in the targets' own units."""
         losses = target_losses(outputs, batch["targets"], self._targets)
-        loss = torch.stack([one.weight * some for one, some in zip(self._targets, losses, strict=True)]).sum(dim=0)
+        loss = torch.stack([target.weight * some for target, some in zip(self._targets, losses, strict=True)]).sum(dim=0)
         predicted = torch.cat(
             [outputs[target.name].float() * (target.scale or 1) + (target.offset or 0) for target in self._targets], dim=1
         )
         made, truth, first = predicted.cpu().numpy(), batch["targets"].cpu().numpy(), 0
-        for one in self._targets:
-            part = slice(first, first + one.size)
-            self.errors[one.name].add(made[:, part] - truth[:, part])
-            first += one.size
+        for target in self._targets:
+            part = slice(first, first + target.size)
+            self.errors[target.name].add(made[:, part] - truth[:, part])
+            first += target.size
         if len(self.points) < POINTS:
             self.points += list(zip(batch["index"].tolist(), truth, made, strict=True))[: POINTS - len(self.points)]
         self._add(batch, loss, None, made, truth)
@@ -124,8 +124,8 @@ class Evaluator:
                 break
             masked = hidden[place].cpu().numpy() if hidden is not None else None
             values, index = batch["values"][place].cpu().numpy().copy(), int(batch["index"][place])
-            one = Judged(float(losses[place]), index, values, masked, predicted[place].copy(), truth[place].copy())
-            heapq.heappush(self.worst, (one.loss, -one.number, one))
+            judged = Judged(float(losses[place]), index, values, masked, predicted[place].copy(), truth[place].copy())
+            heapq.heappush(self.worst, (judged.loss, -judged.number, judged))
             if len(self.worst) > SHOWN:
                 heapq.heappop(self.worst)
 
@@ -144,7 +144,7 @@ class Evaluator:
 
     def worst_events(self) -> list[Judged]:
         """The events with the largest loss, the worst first."""
-        return [one for _, _, one in sorted(self.worst, key=lambda some: some[:2], reverse=True)]
+        return [judged for _, _, judged in sorted(self.worst, key=lambda some: some[:2], reverse=True)]
 
     def metrics(self) -> dict[str, float]:
         """The mean loss of an event; errors of each target, or of hidden channels, and which fraction was hidden."""

@@ -43,7 +43,7 @@ def load_model(path: Path) -> tuple[SensorModel, SensorArray, tuple[Target, ...]
     settings, sizes = kept["settings"], kept["sizes"]
     array = read_array(settings["array"])
     read = read_targets(settings["targets"], "smooth_l1", None) if sizes else ()
-    targets = tuple(replace(one, size=sizes[one.name]) for one in read)
+    targets = tuple(replace(target, size=sizes[target.name]) for target in read)
     model = SensorModel(array, targets, width=settings["width"], depth=settings["depth"])
     model.load_state_dict(kept["state_dict"])
     return model.eval(), array, targets
@@ -68,16 +68,16 @@ def predictions(
         """The largest difference in spreads of a target; that of channels relative to their size."""
         if targets:
             pairs = zip(outputs, results, spreads, strict=True)
-            return torch.stack([((one - other).abs() / scale).max() for one, other, scale in pairs])
-        one, other = outputs[0], results[0]
-        return ((one - other).abs() / (1 + one.abs())).nan_to_num(0.0).max()
+            return torch.stack([((expected - actual).abs() / scale).max() for expected, actual, scale in pairs])
+        expected, actual = outputs[0], results[0]
+        return ((expected - actual).abs() / (1 + expected.abs())).nan_to_num(0.0).max()
 
     return Exportable(
         model=Predictions(model, targets),
         name="values",
         shape=(len(array.channels), array.sensors),
         outputs=tuple(target.name for target in targets) or (FILLED,),
-        words=", ".join(f"{target.name} ({target.size})" for target in targets)
+        described=", ".join(f"{target.name} ({target.size})" for target in targets)
         or f"{FILLED}, the values with invalid channels filled",
         metadata={"channels": json.dumps(names), "faces": json.dumps([face.name for face in array.faces])},
         images=events,

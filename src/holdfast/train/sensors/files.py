@@ -280,12 +280,12 @@ def open_files(data: str, tree: str = "", threads: int = 1) -> list[EventFile]:
     """The files that a path, folder or pattern means; UsageError where there is none, or one cannot be read."""
     path = Path(data)
     if path.is_dir():
-        paths = sorted(one for one in path.rglob("*") if one.suffix in _ENDINGS)
+        paths = sorted(file for file in path.rglob("*") if file.suffix in _ENDINGS)
     else:
         paths = [path] if path.exists() else sorted(map(Path, glob.glob(data, recursive=True)))  # noqa: PTH207 - the pattern may be absolute
     if not paths:
         raise UsageError(f"{data} has no events.", fix=f"a file, folder or pattern of {', '.join(_ENDINGS)} files")
-    files = [_opened(one, tree, threads) for one in paths]
+    files = [_opened(file, tree, threads) for file in paths]
     return [file for file in files if file.rows]
 
 
@@ -299,5 +299,5 @@ def _opened(path: Path, tree: str, threads: int) -> EventFile:
     except UsageError:
         raise
     except Exception as error:  # noqa: BLE001 - readers raise anything on damaged files
-        words = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UsageError(f"{path} cannot be read: {words}.", fix="replace or remove it; holdfast validate shows more") from None
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UsageError(f"{path} cannot be read: {reason}.", fix="replace or remove it; holdfast validate shows more") from None

@@ -41,7 +41,7 @@ def fill_loss(outputs: Mapping[str, torch.Tensor], hidden: torch.Tensor, loss_fn
 def target_losses(outputs: Mapping[str, torch.Tensor], wanted: torch.Tensor, targets: Sequence[Target]) -> list[torch.Tensor]:
     """The loss of each event for each target, in spreads of the target. A truth that is not finite counts 0."""
     losses = []
-    for target, truth in zip(targets, torch.split(wanted, [one.size for one in targets], dim=1), strict=True):
+    for target, truth in zip(targets, torch.split(wanted, [other.size for other in targets], dim=1), strict=True):
         scale = target.scale or 1.0
         normal = (truth - (target.offset or 0.0)) / scale
         finite = normal.isfinite()

@@ -67,13 +67,15 @@ class Normalise(nn.Module):
         valid = (values.abs() < float("inf")) & (values != self.invalid)  # NaN is not smaller than anything
         clean = torch.where(valid, values, torch.zeros_like(values))
         if any(transform != "none" for transform in self.transforms):
-            clean = torch.stack([_transform(clean[:, place], one) for place, one in enumerate(self.transforms)], dim=1)
+            clean = torch.stack(
+                [_transform(clean[:, place], transform) for place, transform in enumerate(self.transforms)], dim=1
+            )
         return (clean - self.offset) / self.scale * valid, valid
 
     def invert(self, normal: torch.Tensor) -> torch.Tensor:
         """Values as they lie in the files."""
         values = normal * self.scale + self.offset
-        return torch.stack([_inverse(values[:, place], one) for place, one in enumerate(self.transforms)], dim=1)
+        return torch.stack([_inverse(values[:, place], transform) for place, transform in enumerate(self.transforms)], dim=1)
 
 
 def _transform(values: torch.Tensor, kind: str) -> torch.Tensor:
@@ -101,8 +103,8 @@ class Encoder(nn.Module):
         ]
         self.faces = nn.ModuleList(made)
         self.event = nn.Parameter(torch.zeros(1, 1, width))
-        self.place = nn.Parameter(0.02 * torch.randn(1, sum(one.tokens for one in made), width))
-        self.sizes = [one.tokens for one in made]
+        self.place = nn.Parameter(0.02 * torch.randn(1, sum(branch.tokens for branch in made), width))
+        self.sizes = [branch.tokens for branch in made]
         self.layers = nn.ModuleList([Layer(width) for _ in range(depth)])
         self.norm = nn.LayerNorm(width)
 

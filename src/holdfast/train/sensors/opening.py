@@ -41,7 +41,7 @@ class Opened:
     val: list[Block]
     array: SensorArray
     targets: tuple[Target, ...]
-    words: tuple[str, ...]  # what a person should know
+    notes: tuple[str, ...]  # what a person should know
 
     def settings(self, before: SensorsSettings) -> SensorsSettings:
         """The settings with the measured normalisation."""
@@ -75,7 +75,7 @@ def open_events(settings: SensorsSettings, channels: Sequence[Channel] | None = 
         raise UsageError(f"{settings.data} holds no events.", fix="--data with files that do")
     targets = tuple(replace(target, size=_size(files[0], target)) for target in targets)
     at_once = settings.chunksize or _events_at_once(array, targets)
-    words, train, val = [], [], []
+    notes, train, val = [], [], []
     for place, file in enumerate(files):
         held_out = 0 if others else max(1, round(_HELD_OUT * file.rows))
         train += blocks(file, place, 0, file.rows - held_out, at_once)
@@ -83,10 +83,10 @@ def open_events(settings: SensorsSettings, channels: Sequence[Channel] | None = 
     for place, file in enumerate(others, len(files)):
         val += blocks(file, place, 0, file.rows, at_once)
     if not others:
-        words.append(f"no --val: the last {100 * _HELD_OUT:.0f} % of each file are held out for validation")
+        notes.append(f"no --val: the last {100 * _HELD_OUT:.0f} % of each file are held out for validation")
     if not train or not val:
         raise UsageError(f"{settings.data} has too few events to train and to validate on.", fix="more events, or --val FILES")
-    return _measured(Opened([*files, *others], train, val, array, targets, tuple(words)))
+    return _measured(Opened([*files, *others], train, val, array, targets, tuple(notes)))
 
 
 def blocks(file: EventFile, place: int, start: int, stop: int, at_once: int) -> list[Block]:
@@ -119,7 +119,7 @@ def _measured(opened: Opened) -> Opened:
     """Offset and scale of channels and targets that have none; validation data that differs is a warning."""
     values, targets = _sample(opened, opened.train)
     others, _ = _sample(opened, opened.val)
-    channels, words = [], list(opened.words)
+    channels, notes = [], list(opened.notes)
     for place, channel in enumerate(opened.array.channels):
         train, val = (_valid(channel, some[:, place]) for some in (values, others))
         if not len(train):
@@ -130,7 +130,7 @@ def _measured(opened: Opened) -> Opened:
         if len(val) and (
             abs(float(val.mean()) - mean) > _DIFFERENT_MEAN * spread or _ratio(_spread(val), spread) > _DIFFERENT_SPREAD
         ):
-            words.append(
+            notes.append(
                 f"warning: {channel.name} differs in the validation data: mean {val.mean():.4g}, spread {_spread(val):.4g}; "
                 f"in the training data {mean:.4g} and {spread:.4g}. Is it preprocessed in the same way?"
             )
@@ -140,7 +140,7 @@ def _measured(opened: Opened) -> Opened:
         some = targets[:, first : first + target.size]
         some, first = some[np.isfinite(some)], first + target.size
         made.append(_normalised(target, float(some.mean()) if len(some) else 0.0, _spread(some) if len(some) else 1.0))
-    return replace(opened, array=opened.array.with_channels(channels), targets=tuple(made), words=tuple(words))
+    return replace(opened, array=opened.array.with_channels(channels), targets=tuple(made), notes=tuple(notes))
 
 
 def _normalised(part: _PartT, offset: float, scale: float) -> _PartT:
@@ -159,7 +159,7 @@ def _sample(opened: Opened, some: Sequence[Block]) -> tuple[Floats, Floats]:
         block = some[place]
         first = Block(block.file, block.start, min(block.stop, block.start + _MEASURED_EVENTS))
         read.append(read_events(opened.files[block.file], first, opened.array, opened.targets))
-    return np.concatenate([one.values for one in read]), np.concatenate([one.targets for one in read])
+    return np.concatenate([part.values for part in read]), np.concatenate([part.targets for part in read])
 
 
 def _valid(channel: Channel, values: Floats) -> Floats:
@@ -178,5 +178,5 @@ def _spread(values: Floats) -> float:
     return float(values.std(dtype=np.float64)) or 1.0
 
 
-def _ratio(one: float, other: float) -> float:
-    return max(one / other, other / one)
+def _ratio(first: float, second: float) -> float:
+    return max(first / second, second / first)

@@ -83,8 +83,8 @@ def _by_face(array: SensorArray, salient: dict[str, Values]) -> Table:
 
 def _errors(result: Evaluator) -> Table:
     rows: list[list[str | float]] = []
-    for name, one in result.errors.items():
-        rows.append([name, one.count, one.mean, one.rmse, one.bias, one.quantile(0.5), one.quantile(0.9)])
+    for name, error in result.errors.items():
+        rows.append([name, error.count, error.mean, error.rmse, error.bias, error.quantile(0.5), error.quantile(0.9)])
     return Table(("", "values", "mean absolute", "RMSE", "bias", "median", "90 %"), rows)
 
 
@@ -98,10 +98,10 @@ def _reconstructions(model: SensorModel, task: Any) -> list[Picture]:
         filled = model.normalise.invert(model(values, hidden)[FILLED].float()).cpu().numpy()
     made = []
     for place in range(len(values)):
-        one = Judged(
+        judged = Judged(
             0.0, int(index[place]), batch["values"][place].numpy(), hidden[place].cpu().numpy(), filled[place], filled[place]
         )
-        made.append(_filled(one, task.array))
+        made.append(_filled(judged, task.array))
     return made
 
 
@@ -110,13 +110,13 @@ def _event(judged: Judged, task: Any) -> Picture:
     if not task.targets:
         picture = _filled(judged, task.array)
         return Picture(picture.image, f"{picture.caption}, loss {judged.loss:.4g}")
-    first, words = 0, []
+    first, parts = 0, []
     for target in task.targets:
         part = slice(first, first + target.size)
         first += target.size
-        words.append(f"{target.name} {_numbers(judged.predicted[part])}, true {_numbers(judged.truth[part])}")
+        parts.append(f"{target.name} {_numbers(judged.predicted[part])}, true {_numbers(judged.truth[part])}")
     shown = {channel.name: _clean(judged.values[place], channel.invalid) for place, channel in enumerate(task.array.channels)}
-    return panel(task.array, shown, f"event {judged.number}, loss {judged.loss:.4g}: {'; '.join(words)}")
+    return panel(task.array, shown, f"event {judged.number}, loss {judged.loss:.4g}: {'; '.join(parts)}")
 
 
 def _filled(judged: Judged, array: SensorArray) -> Picture:
@@ -129,8 +129,8 @@ def _filled(judged: Judged, array: SensorArray) -> Picture:
     finite = truth[np.isfinite(truth)]
     limits = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     error = np.abs(made - truth)[judged.hidden & np.isfinite(truth)]
-    words = f"event {judged.number}: {int(judged.hidden.sum())} hidden channels"
-    return panel(array, rows, words + (f", mean error {float(error.mean()):.3g}" if len(error) else ""), limits)
+    caption = f"event {judged.number}: {int(judged.hidden.sum())} hidden channels"
+    return panel(array, rows, caption + (f", mean error {float(error.mean()):.3g}" if len(error) else ""), limits)
 
 
 def _clean(values: Values, invalid: float | None) -> Values:

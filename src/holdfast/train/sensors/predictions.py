@@ -28,7 +28,7 @@ class RootWriter(PredictionWriter):
         if self._file is None:
             uproot = required("uproot", extra="sensors")
             self._file = uproot.recreate(self._unfinished, compression=uproot.LZ4(1))
-            self._file.mktree("predictions", {name: np.dtype((one.dtype, one.shape[1:])) for name, one in arrays.items()})
+            self._file.mktree("predictions", {name: np.dtype((array.dtype, array.shape[1:])) for name, array in arrays.items()})
         self._file["predictions"].extend(arrays)
 
     def close(self) -> None:

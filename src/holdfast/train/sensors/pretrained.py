@@ -33,9 +33,9 @@ def begun(settings: SensorsSettings, source: Path) -> tuple[SensorsSettings, Pat
     settings = settings.with_changes(array=described(read_array(settings.array).with_channels(channels), settings.array))
     if kept["objective"] != settings.objective:
         return settings.with_changes(weights=str(source)), None
-    measured = {name: {key: (one or {}).get(key) for key in ("offset", "scale")} for name, one in kept["targets"].items()}
+    measured = {name: {key: (target or {}).get(key) for key in ("offset", "scale")} for name, target in kept["targets"].items()}
     return settings.with_changes(
-        targets={name: {**measured.get(name, {}), **(one or {})} for name, one in settings.targets.items()}
+        targets={name: {**measured.get(name, {}), **(target or {})} for name, target in settings.targets.items()}
     ), source
 
 
@@ -53,17 +53,17 @@ def same_preprocessing(settings: SensorsSettings) -> tuple[Channel, ...] | None:
         if (there := int(kept[name])) != (here := getattr(settings, name)):
             raise UsageError(f"{source} was trained with {name} {there}, this run has {here}.", fix=f"--{name} {there}")
     channels = []
-    for was, one in zip(before.channels, now.channels, strict=True):
+    for was, channel in zip(before.channels, now.channels, strict=True):
         adopted = replace(
-            one,
-            offset=one.offset if one.offset is not None else was.offset,
-            scale=one.scale if one.scale is not None else was.scale,
+            channel,
+            offset=channel.offset if channel.offset is not None else was.offset,
+            scale=channel.scale if channel.scale is not None else was.scale,
         )
         if was.normalisation != adopted.normalisation:
             names = ("transform", "offset", "scale", "invalid")
             pairs = zip(names, was.normalisation, adopted.normalisation, strict=True)
-            words = "; ".join(f"{name} {_shown(old)} there, {_shown(new)} here" for name, old, new in pairs if old != new)
-            problem = f"channel {one.name} is normalised differently in {source}: {words}."
+            differences = "; ".join(f"{name} {_shown(old)} there, {_shown(new)} here" for name, old, new in pairs if old != new)
+            problem = f"channel {channel.name} is normalised differently in {source}: {differences}."
             raise UsageError(problem, fix="use its values, or leave offset and scale out: they are taken from there")
         channels.append(adopted)
     return tuple(channels)
@@ -74,11 +74,11 @@ def _shown(value: object) -> str:
 
 
 def _check_geometry(source: Path, before: SensorArray, now: SensorArray) -> None:
-    def words(array: SensorArray) -> list[str]:
+    def descriptions(array: SensorArray) -> list[str]:
         channels = ", ".join(channel.name for channel in array.channels)
-        return [f"channels {channels}", *(f"face {face.name}: {face.words}" for face in array.faces)]
+        return [f"channels {channels}", *(f"face {face.name}: {face.description}" for face in array.faces)]
 
-    for was, wanted in zip(words(before), words(now), strict=False):
+    for was, wanted in zip(descriptions(before), descriptions(now), strict=False):
         if was != wanted:
             raise _other_array(source, was, wanted)
     if len(before.faces) != len(now.faces):

@@ -41,27 +41,27 @@ class SensorsTask:
         self._val = SensorData(opened.files, opened.val, opened.array, opened.targets)
         self._folder: Path | None = None
         self._epoch: int | None = None  # that is trained; None once it is evaluated
-        self._say(f"array: {self._words()}")
-        for line in (*opened.words, *self._machine_words()):
+        self._say(f"array: {self._description()}")
+        for line in (*opened.notes, *self._machine_notes()):
             self._say(line)
 
     def _say(self, line: str) -> None:
         if self._place.is_first:
             print(f"holdfast: {line}", flush=True)
 
-    def _words(self) -> str:
-        faces = ", ".join(f"{face.name} ({face.words})" for face in self.array.faces)
+    def _description(self) -> str:
+        faces = ", ".join(f"{face.name} ({face.description})" for face in self.array.faces)
         channels = ", ".join(f"{channel.name} − {channel.offset:.4g}, / {channel.scale:.4g}" for channel in self.array.channels)
         return f"{self.array.sensors} sensors on {faces}; {channels}"
 
-    def _machine_words(self) -> list[str]:
+    def _machine_notes(self) -> list[str]:
         """What was chosen for this machine, and what slows it down."""
-        machine, words, workers = platform_defaults(), [], self.settings.workers
+        machine, notes, workers = platform_defaults(), [], self.settings.workers
         if machine["workers"] == 1 and workers == 1:
-            words.append(f"on ARM: {workers} loader worker with {self.settings.num_threads} threads, and small chunks")
+            notes.append(f"on ARM: {workers} loader worker with {self.settings.num_threads} threads, and small chunks")
         if workers and STREAMS % workers:
-            words.append(f"with {workers} workers each chunk is read {workers} times: 1, 2, 4 or 8 read it once")
-        return words
+            notes.append(f"with {workers} workers each chunk is read {workers} times: 1, 2, 4 or 8 read it once")
+        return notes
 
     def begin_run(self, folder: Path) -> None:
         """Predictions are written into the run's folder."""
@@ -83,10 +83,10 @@ class SensorsTask:
         """The model; where its weights come from is printed once."""
         model = SensorModel(self.array, self.targets, width=self.settings.width, depth=self.settings.depth)
         source = source_of(self.settings)
-        words = load_pretrained(model, source) if source is not None else "none: every layer is initialised at random"
+        source_text = load_pretrained(model, source) if source is not None else "none: every layer is initialised at random"
         if not self._said_weights:
             self._said_weights = True
-            self._say(f"weights: {words}")
+            self._say(f"weights: {source_text}")
         return model
 
     def begin_epoch(self, _: nn.Module, epoch: int) -> bool:
@@ -98,7 +98,7 @@ class SensorsTask:
         """The mean loss of an event."""
         if self.targets:
             losses = target_losses(model(batch["values"]), batch["targets"], self.targets)
-            return torch.stack([one.weight * some.mean() for one, some in zip(self.targets, losses, strict=True)]).sum()
+            return torch.stack([target.weight * some.mean() for target, some in zip(self.targets, losses, strict=True)]).sum()
         hidden = self.hide(batch["values"])
         return fill_loss(model(batch["values"], hidden), hidden, self.settings.loss_fn, self.settings.loss_beta).mean()
 
@@ -131,17 +131,17 @@ class SensorsTask:
         columns: dict[str, Any] = {"event": batch["index"]}
         if self.targets:
             made, first = evaluator.add_targets(batch, model(batch["values"])), 0
-            for one in self.targets:
-                part = slice(first, first + one.size) if one.size > 1 else first
-                columns |= {one.name: batch["targets"][:, part], f"{one.name}_predicted": made[:, part]}
-                first += one.size
+            for target in self.targets:
+                part = slice(first, first + target.size) if target.size > 1 else first
+                columns |= {target.name: batch["targets"][:, part], f"{target.name}_predicted": made[:, part]}
+                first += target.size
         else:
             hidden = self.hide(batch["values"], batch["index"])
             outputs = model(batch["values"], hidden)
             loss = fill_loss(outputs, hidden, self.settings.loss_fn, self.settings.loss_beta)
             raw = model.normalise.invert(outputs[FILLED].float()).cpu().numpy()
             evaluator.add_filled(batch, outputs, hidden, loss, raw)
-            columns |= {one.name: raw[:, place] for place, one in enumerate(self.array.channels)}
+            columns |= {channel.name: raw[:, place] for place, channel in enumerate(self.array.channels)}
         if writer is not None:
             writer.write(**columns)
 
@@ -155,10 +155,10 @@ class SensorsTask:
 
     def _warn_about_beta(self, result: Evaluator, *, is_final: bool) -> None:
         for target in self.targets:
-            words = beta_words(target, result.errors[target.name].quantile(0.5), is_final=is_final)
-            if words is not None and target.name not in self._warned:
+            advice = beta_words(target, result.errors[target.name].quantile(0.5), is_final=is_final)
+            if advice is not None and target.name not in self._warned:
                 self._warned.add(target.name)
-                self._say(f"warning: {words}")
+                self._say(f"warning: {advice}")
 
     def finish(self, model: nn.Module, evaluation: Evaluation, folder: Path) -> dict[str, Any]:
         """Write the model and the pictures."""

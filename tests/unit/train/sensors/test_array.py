@@ -65,13 +65,13 @@ def test_targets_have_the_common_loss_unless_they_have_their_own() -> None:
 
 
 def test_settings_with_parts_come_from_yaml_a_file_or_json_and_go_back_to_flags(tmp_path: Path) -> None:
-    from holdfast.train.arguments import Arguments, parse, words_of
+    from holdfast.train.arguments import Arguments, argv_of, parse
 
     config = tmp_path / "sensors.yaml"
     config.write_text("task: mae\ndata: d.root\ngrad_clip: 2\narray: {channels: {q: {}}, faces: {a: {count: 3}}}\n")
     settings = read_settings(SensorsSettings, config, {})
     assert (settings.objective, settings.max_grad_norm) == ("mae", 2.0) and settings.array["faces"]["a"]["count"] == 3
-    again = parse(words_of(Arguments(task="sensors", settings=settings)))
+    again = parse(argv_of(Arguments(task="sensors", settings=settings)))
     assert again.settings == settings
     assert read_settings(SensorsSettings, None, {"data": "d", "array": str(config)}).array == settings.array
     settings.write(tmp_path / "settings.yaml")

@@ -142,6 +142,6 @@ def test_validation_data_in_other_units_is_a_warning(tmp_path: Path) -> None:
     train, val = write(tmp_path / "train.npz", events(ROWS)), events(ROWS)
     val["charge"] = np.where(val["charge"] > 0, 10 * val["charge"], val["charge"])
     other = write(tmp_path / "val.npz", val)
-    words = open_events(settings_of({"data": str(train), "val": str(other)})).words
+    words = open_events(settings_of({"data": str(train), "val": str(other)})).notes
     assert [line.partition(":")[2].split()[0] for line in words] == ["charge"]
-    assert open_events(settings_of({"data": str(train), "val": str(train)})).words == ()
+    assert open_events(settings_of({"data": str(train), "val": str(train)})).notes == ()

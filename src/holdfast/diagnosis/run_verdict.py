@@ -1,13 +1,14 @@
-"""The last line of `holdfast run` after a command that ended well: what was wrong with its training. None where all was well."""
+"""What is said at the end of a run whose command succeeded: what was wrong with its training. None where all was well."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.trouble import NOTHING_SEEN
+from holdfast.units import count
 
 _CLAUSES = {  # as the second half of a sentence, where the short name is none
     "non-finite-loss": "the loss is NaN or Inf",
@@ -16,16 +17,38 @@ _CLAUSES = {  # as the second half of a sentence, where the short name is none
     "non-finite-input": "the input holds NaN or Inf",
     "loss-spike": "the loss jumped",
     "dead-units": "there are dead units",
+    "saturated-units": "there are saturated units",
     "overfitting": "it overfits",
     "underfitting": "it underfits",
+    "split-leak": "two splits share samples",
+    "too-good": "the results are too good to be true",
+    "token-out-of-range": "a token was out of range",
+    "slow-loading": "data loading is slow",
+    "low-gpu-utilisation": "GPU utilisation is low",
+    "recompilation": "torch.compile keeps recompiling",
+    "gpu-out-of-memory": "GPU memory ran out",
+    "host-out-of-memory": "host memory ran out",
+    "computing-on-cpu": "it trains on the CPU although a GPU is present",
 }
+_ONCE = {  # what happens at a step, and does not last from there on
+    *("loss-spike", "non-finite-input", "token-out-of-range", "gpu-out-of-memory", "host-out-of-memory", "replica-left"),
+    *("metric-collapse", "scaler-collapse", "checkpoint-torn", "checkpoint-non-finite", "checkpoint-not-saved"),
+}
+_VALUES = {"nan": "NaN", "inf": "Inf", "-inf": "-Inf"}
 _OWN = "holdfast-degraded"
 _ABOVE_INFO = ("critical", "warning")
 _ROWS = 1 << 16
 
 
-def last_line(run: RunFolder) -> str | None:
-    """One line for the terminal, from the journal."""
+class RunVerdict(NamedTuple):
+    """A sentence for the terminal and for notifications, and whether everything in it was repaired."""
+
+    text: str
+    repaired: bool
+
+
+def verdict_on(run: RunFolder) -> RunVerdict | None:
+    """What was wrong, from the journal, with the command that tells more."""
     rows = [row for row in run.journal if row.get("kind") in ("finding", "action")]
     findings = [
         row for row in rows if row["kind"] == "finding" and row.get("severity") in _ABOVE_INFO and _concerns_training(row)
@@ -35,22 +58,18 @@ def last_line(run: RunFolder) -> str | None:
     open_ones = [row for row in findings if not _is_answered(row, rows)]
     first = min(open_ones or findings, key=lambda row: (row.get("severity") != "critical", _onset(row)))
     others = len({row.get("code") for row in open_ones or findings}) - 1
-    more = (f", and {others} more" if others else "") + _resumed_words(rows)
+    more = (f", and {others} more" if others else "") + _resumed_from(rows)
     where = f"step {_onset(first):,}{_epoch_words(run, _onset(first))}"
     if first.get("code") == _OWN:
         why = str(first["evidence"].get("error")).partition(": ")[2]
-        return f"holdfast: finished, but no step was recorded: {why}{more}: holdfast diagnose {run.name}"
+        return RunVerdict(f"finished, but no step was recorded: {why}{more}: holdfast diagnose {run.target}", False)
     if open_ones:
-        return f"holdfast: finished, but {_clause(first)} since {where}{more}: holdfast diagnose {run.name}"
-    return f"holdfast: finished; repaired: {_name(first)} at {where}{more}: holdfast diagnose {run.name}"
+        since = "at" if first.get("code") in _ONCE else "since"
+        return RunVerdict(f"finished, but {_clause(first)} {since} {where}{more}: holdfast diagnose {run.target}", False)
+    return RunVerdict(f"finished; repaired: {_name(first)} at {where}{more}: holdfast diagnose {run.target}", True)
 
 
-def count_steps(number: int) -> str:
-    """A number of steps in words."""
-    return f"{number:,} step{'' if number == 1 else 's'}"
-
-
-def _resumed_words(rows: list[dict[str, Any]]) -> str:
+def _resumed_from(rows: list[dict[str, Any]]) -> str:
     """From which checkpoint the script was resumed by its own flag, and how many steps were lost by all such restarts."""
     restarts = [row for row in rows if row.get("action") == "restart"]
     pairs = zip(restarts, (*restarts[1:], {}), strict=False)
@@ -58,7 +77,7 @@ def _resumed_words(rows: list[dict[str, Any]]) -> str:
     if not resumed:
         return ""
     lost = [int(row["done_again"]) for row in resumed if row.get("done_again") is not None]
-    again = f" ({count_steps(sum(lost))} repeated)" if len(lost) == len(resumed) else ""
+    again = f" ({count(sum(lost), 'step')} repeated)" if len(lost) == len(resumed) else ""
     return f", resumed from {Path(str(resumed[-1].get('checkpoint'))).name}{again}"
 
 
@@ -79,7 +98,11 @@ def _onset(finding: Mapping[str, Any]) -> int:
 
 
 def _clause(finding: Mapping[str, Any]) -> str:
-    return _CLAUSES.get(str(finding.get("code"))) or _name(finding)
+    code = str(finding.get("code"))
+    value = _VALUES.get(str((finding.get("evidence") or {}).get("loss")))
+    if code == "non-finite-loss" and value:
+        return f"the loss is {value}"
+    return _CLAUSES.get(code) or _name(finding)
 
 
 def _name(finding: Mapping[str, Any]) -> str:

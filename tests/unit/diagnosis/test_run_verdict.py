@@ -5,15 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from every_case import every_case
 
+from holdfast.diagnosis.run_verdict import verdict_on
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
-from holdfast.supervisor.verdict import last_line
 
-NAN = {"kind": "finding", "code": "non-finite-loss", "severity": "critical", "step": 116, "evidence": {"onset": 116}}
+NAN = {
+    "kind": "finding",
+    "code": "non-finite-loss",
+    "severity": "critical",
+    "step": 116,
+    "evidence": {"onset": 116, "loss": "nan"},
+}
 SLOW = {"kind": "finding", "code": "slow-loading", "severity": "warning", "step": 1300, "evidence": {"onset": 1200}}
+SPIKE = {"kind": "finding", "code": "loss-spike", "severity": "warning", "step": 40, "evidence": {"onset": 40}}
 NOTE = {"kind": "finding", "code": "clipping-every-step", "severity": "info", "step": 300, "evidence": {}}
 OWN = {
     "kind": "finding",
@@ -38,21 +46,25 @@ REFUSED = {**SKIPPED, "step": 117, "state": "refused"}
         ([NOTE], None),
         ([OWN], None),
         ([OWN, UNSEEN], "finished, but no step was recorded: gradients were computed: holdfast diagnose a"),
-        ([NAN], "finished, but the loss is NaN or Inf since step 116 (epoch 11): holdfast diagnose a"),
-        ([SLOW], "finished, but slow data loading since step 1,200: holdfast diagnose a"),
-        ([SLOW, NAN, NAN], "finished, but the loss is NaN or Inf since step 116 (epoch 11), and 1 more: holdfast diagnose a"),
-        ([NAN, REFUSED], "finished, but the loss is NaN or Inf since step 116 (epoch 11): holdfast diagnose a"),
+        ([NAN], "finished, but the loss is NaN since step 116 (epoch 11): holdfast diagnose a"),
+        ([SPIKE], "finished, but the loss jumped at step 40 (epoch 4): holdfast diagnose a"),
+        ([SLOW], "finished, but data loading is slow since step 1,200: holdfast diagnose a"),
+        ([SLOW, NAN, NAN], "finished, but the loss is NaN since step 116 (epoch 11), and 1 more: holdfast diagnose a"),
+        ([NAN, REFUSED], "finished, but the loss is NaN since step 116 (epoch 11): holdfast diagnose a"),
         ([NAN, SKIPPED], "finished; repaired: non-finite loss at step 116 (epoch 11): holdfast diagnose a"),
         ([KILLED, RESTARTED], f"{DIED}: holdfast diagnose a"),
         ([KILLED, RESUMED], f"{DIED}, resumed from last.pt (12 steps repeated): holdfast diagnose a"),
         ([KILLED, RESUMED, RESUMED], f"{DIED}, resumed from last.pt (24 steps repeated): holdfast diagnose a"),
         ([KILLED, {**RESUMED, "done_again": None}], f"{DIED}, resumed from last.pt: holdfast diagnose a"),
         ([KILLED, RESUMED, WITHOUT], f"{DIED}: holdfast diagnose a"),
-        ([NAN, SKIPPED, SLOW], "finished, but slow data loading since step 1,200: holdfast diagnose a"),
+        ([NAN, SKIPPED, SLOW], "finished, but data loading is slow since step 1,200: holdfast diagnose a"),
     ],
 )
-def test_the_last_line_says_what_is_still_wrong(rows: list[dict[str, Any]], said: str | None, tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path, "a")
+def test_the_last_line_says_what_is_still_wrong(
+    rows: list[dict[str, Any]], said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = RunFolder.create(Path("runs"), "a")
     recorder = Recorder.start(run, 0)
     for step in range(130):
         known = {"step": step, "epoch": step // 10}
@@ -60,4 +72,5 @@ def test_the_last_line_says_what_is_still_wrong(rows: list[dict[str, Any]], said
     recorder.close()
     for row in rows:
         run.journal.write(**row)
-    assert last_line(run) == (None if said is None else f"holdfast: {said}")
+    verdict = verdict_on(run)
+    assert (verdict and verdict.text) == said and (verdict is None or verdict.repaired == verdict.text.startswith("finished;"))
