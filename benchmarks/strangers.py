@@ -43,6 +43,7 @@ class Stranger:
     half: str
     package: str
     arguments: tuple[str, ...]
+    pip: str  # its name there, where that differs
 
     @property
     def name(self) -> str:
@@ -60,8 +61,8 @@ def strangers(folder: Path) -> list[Stranger]:
             for target in node.targets
             if isinstance(target, ast.Name)
         }
-        words = tuple(str(says.get("ARGUMENTS", "")).split())
-        found.append(Stranger(path, str(says.get("HALF", "build")), str(says.get("PACKAGE", "torch")), words))
+        package, arguments = str(says.get("PACKAGE", "torch")), tuple(str(says.get("ARGUMENTS", "")).split())
+        found.append(Stranger(path, str(says.get("HALF", "build")), package, arguments, str(says.get("PIP", package))))
     return found
 
 
@@ -129,7 +130,7 @@ def scores(chosen: list[Stranger], arguments: argparse.Namespace) -> list[Row]:
     about = {"machine": machine(arguments.jobs), "date": today()}
     for one in chosen:
         if not is_installed(one, arguments.python):
-            print(f"{one.name:24s} not run: pip install {one.package}")
+            print(f"{one.name:24s} not run: pip install {one.pip}")
             continue
         answer = drill(one, arguments)
         if isinstance(answer, str):

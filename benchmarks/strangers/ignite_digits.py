@@ -9,7 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 PACKAGE = "ignite"
-HALF = "score"
+PIP = "pytorch-ignite"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 if __name__ == "__main__":

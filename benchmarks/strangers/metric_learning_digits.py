@@ -14,7 +14,8 @@ torch.manual_seed(0)
 np.random.seed(0)
 images, labels = load_digits(return_X_y=True)
 data = TensorDataset(torch.tensor(images / 16, dtype=torch.float32), torch.tensor(labels))
-trunk, embedder = nn.Sequential(nn.Linear(64, 128), nn.ReLU()), nn.Linear(128, 32)
+device = "cuda" if torch.cuda.is_available() else "cpu"
+trunk, embedder = nn.Sequential(nn.Linear(64, 128), nn.ReLU()).to(device), nn.Linear(128, 32).to(device)
 optimizers = {
     f"{name}_optimizer": torch.optim.Adam(part.parameters(), 1e-3) for name, part in (("trunk", trunk), ("embedder", embedder))
 }

@@ -11,7 +11,7 @@ from monai.transforms import Activationsd, AsDiscreted, Compose
 from monai.utils import set_determinism
 
 PACKAGE = "monai"
-HALF = "score"
+HALF = "build"
 
 set_determinism(0)
 drawn = np.random.default_rng(0)
