@@ -228,6 +228,15 @@ def test_data_that_is_not_shuffled_comes_class_after_class(tmp_path: Path) -> No
     assert labels == sorted(labels) and not changed(told.inputs[:6], told.inputs[6:12])
 
 
+def test_a_fault_waits_for_a_loader_that_it_can_change(tmp_path: Path) -> None:
+    data = TensorDataset(torch.rand(8, 4), torch.arange(8) % 3)
+    with injected(tmp_path, "unshuffled", None) as injector:
+        DataLoader(data, batch_sampler=[[3, 1], [0, 2]])
+        DataLoader(data, batch_size=4, shuffle=True)
+        events = [note["event"] for note in injector.notes.read()]
+    assert events == ["injected", "not-here", "injected"]
+
+
 def test_shuffled_labels_are_the_same_ones_at_other_inputs(tmp_path: Path, usual: Trained) -> None:
     told = train(tmp_path, "shuffled-labels")
     assert len(changed(told.labels, usual.labels)) > STEPS // 2 and not changed(told.inputs, usual.inputs)

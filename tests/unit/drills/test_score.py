@@ -97,6 +97,13 @@ def test_a_fault_that_found_nothing_to_get_hold_of_counts_for_nobody() -> None:
     assert not found.injected and found.why_not == "the batches hold no numbers" and not found.missed
 
 
+def test_a_fault_that_found_nothing_anywhere_counts_for_nobody() -> None:
+    injected, nowhere = made_trial("nan-batch").notes[0], {"event": "not-here", "number": 0, "why": "no loader shuffles"}
+    found = score(made_trial("nan-batch", notes=[injected, nowhere]), CONTROL)
+    assert not found.injected and found.why_not == "no loader shuffles" and not found.missed
+    assert score(made_trial("nan-batch", notes=[injected, nowhere, injected]), CONTROL).injected
+
+
 def test_a_run_that_ended_before_its_fault_says_so() -> None:
     found = score(made_trial("nan-batch", notes=[], steps=120), CONTROL)
     assert not found.injected and found.why_not == "the run ended after 120 steps"
