@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -10,6 +11,9 @@ from holdfast.logs.roles import role_of, words_of
 from holdfast.logs.text_file import read_text
 from holdfast.signals.curves import HELD_OUT
 
+_SENTENCE = re.compile(  # `Accuracy of the network on the 10000 test images: 55 %`
+    r"\b(accuracy|loss|error)\b of [\w ]*\bon [\w ]*\b(train|val|test)\w*\b[\w ]*?(?::| is\b| was\b|=)\s*(?=[\d.])", re.IGNORECASE
+)
 _ROUNDED = 0.006  # what is printed with two digits, relative to what was measured
 
 
@@ -30,7 +34,8 @@ def metrics_in(lines: Iterable[str]) -> list[Metric]:
     Output that comes in blocks holds several evaluations: the epochs that the lines name say how far they are apart, else the
     order. A number that comes once, and before others that come again, is a setting.
     """
-    rows = [(row, list(_of_row(row))) for row in read_text(lines)]
+    plain = (_SENTENCE.sub(lambda match: f"{match[2]} {match[1]}: ".lower(), line) for line in lines)
+    rows = [(row, list(_of_row(row))) for row in read_text(plain)]
     newest = next((row["epoch"] for row, _ in reversed(rows) if "epoch" in row), None)
     times = Counter(metric.name for _, metrics in rows for metric in metrics)
     later: Counter[str] = Counter()

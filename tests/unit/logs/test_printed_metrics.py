@@ -17,6 +17,7 @@ from holdfast.logs.printed_metrics import is_recorded, metrics_in
         ("Test set: Accuracy: 9842/10000 (98%)", ("Accuracy", "test", 0.9842)),
         ("{'eval_loss': 0.5, 'epoch': 1.0}", ("eval_loss", "val", 0.5)),
         ("train_acc: 0.75", ("train_acc", "train", 0.75)),
+        ("Accuracy of the network on the 10000 test images: 55 %", ("accuracy", "test", 55.0)),
     ],
 )
 def test_a_metric_is_read_with_its_split(line: str, wanted: tuple[str, str | None, float]) -> None:
