@@ -18,7 +18,7 @@ from holdfast.signals.run_folder import Recording, RunFolder
 pytestmark = pytest.mark.cluster
 HERE = Path(__file__).parent
 SAVES = str(HERE / "saved_digits.py")
-PAGE = (HERE.parents[1] / "docs" / "hosts.md").read_text()
+PAGE = (HERE.parents[1] / "docs" / "launch.md").read_text().partition("## torchrun on several machines")[2]
 DOCUMENTED, ASKED = re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[1:3]
 
 
