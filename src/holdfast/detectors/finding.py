@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+
+_WORDS = ("inf", "-inf", "nan")  # numbers that JSON does not have
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,11 @@ class Finding:
     def onset(self) -> int:
         """The first step of the trouble, as far as it can be told."""
         return int(self.evidence.get("onset", self.step))
+
+    def with_numbers(self) -> Finding:
+        """The finding with what the journal wrote as a word, such as `inf`, as a number again."""
+        words = {name: float(value) for name, value in self.evidence.items() if isinstance(value, str) and value in _WORDS}
+        return replace(self, evidence={**self.evidence, **words}) if words else self
 
     def as_row(self) -> dict[str, Any]:
         """The finding as the journal holds it: plain numbers, shortened to what matters."""

@@ -16,7 +16,7 @@ Evidence = Mapping[str, Any]
 
 def sentence(finding: Finding, curves: Curves) -> str:
     """The finding in words; for a code without words of its own, its evidence."""
-    words, of_run = _SENTENCES.get(finding.code), OF_RUNS.get(finding.code)
+    finding, words, of_run = finding.with_numbers(), _SENTENCES.get(finding.code), OF_RUNS.get(finding.code)
     if "ended" in finding.evidence:  # how a command died, whatever it is called
         return ended(finding)
     try:

@@ -246,6 +246,6 @@ def sentence_of(code: str, step: int | None, evidence: Mapping[str, Any]) -> str
     """The sentence of a finding in a journal; None if there is none, or its evidence is missing."""
     words = SENTENCES.get(code)
     try:
-        return None if words is None else words(Finding(code, step=step or 0, evidence=dict(evidence)))
+        return None if words is None else words(Finding(code, step=step or 0, evidence=evidence).with_numbers())
     except (KeyError, TypeError, ValueError, AttributeError):
         return None

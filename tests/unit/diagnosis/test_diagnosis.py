@@ -9,11 +9,19 @@ from holdfast.diagnosis.causes import BY_CODE, CAUSES, Fix
 from holdfast.diagnosis.curve_sentences import sentence
 from holdfast.diagnosis.diagnosis import diagnose
 from holdfast.diagnosis.ranking import rank
+from holdfast.diagnosis.run_sentences import sentence_of
 from holdfast.signals.curves import Curve, Curves
 
 
 def found(code: str, **evidence: object) -> Finding:
     return Finding(code, step=120, severity="critical", evidence={"onset": 100, **evidence})
+
+
+def test_a_weight_beyond_all_numbers_is_said_as_the_journal_holds_it() -> None:
+    evidence = {"parameter": "fc", "onset": 22, "seen_at": 76, "weight_norm_before": 1.8, "weight_norm": float("inf")}
+    row = Finding("non-finite-weights", step=80, evidence=evidence).as_row()
+    said = sentence_of(row["code"], row["step"], row["evidence"])
+    assert said is not None and "went from 1.8 to inf" in said
 
 
 def test_a_learning_rate_that_jumped_is_named_before_anything_else() -> None:
