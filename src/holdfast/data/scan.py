@@ -139,8 +139,8 @@ class _Worker:
     """One process, what it was given, and which sample it is at."""
 
     def __init__(self, how: Examination) -> None:
-        context = multiprocessing.get_context(_start_method())
-        self.pipe, theirs = context.Pipe()
+        context: Any = multiprocessing.get_context(_start_method())
+        self.pipe, theirs = multiprocessing.Pipe()
         self._at = context.RawValue("q", -1)
         self._process = context.Process(target=_work, args=(how, theirs, self._at), daemon=True)
         with _deaf_to_ctrl_c(), _without_the_script(), warnings.catch_warnings():
