@@ -231,10 +231,10 @@ def read(kind: str, folder: Path) -> str:
 def _read_checkpoints(folder: Path) -> str:
     from holdfast.checkpoints.formats.find import find_checkpoints
     from holdfast.checkpoints.formats.open import open_checkpoint
-    from holdfast.checkpoints.matching.from_contents import side_of
     from holdfast.checkpoints.summary import summarise
     from holdfast.checkpoints.verify import verify
     from holdfast.errors import HoldfastError
+    from holdfast.matching.from_contents import side_of
 
     for path in find_checkpoints(folder) or sorted(folder.rglob("*")):
         try:

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from holdfast.checkpoints.formats.files import few
-from holdfast.checkpoints.matching.sides import Difference, Labels, as_tuple, unfit
-from holdfast.checkpoints.renames import Shape
+from holdfast.matching.renames import Shape
+from holdfast.matching.sides import Difference, Labels, as_tuple, unfit
 from holdfast.units import count
 
 Pair = tuple[int, int]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from holdfast.checkpoints.contents import Trouble
-from holdfast.checkpoints.renames import Shape
+from holdfast.matching.renames import Shape
 
 Stops = Literal["weights", "resume", "use", ""]
 """What cannot be done: put the weights in place; go on with the training; get right answers although all shapes fit; nothing."""

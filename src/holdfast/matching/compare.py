@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from holdfast.checkpoints.formats.files import few
-from holdfast.checkpoints.matching import presence, shapes
-from holdfast.checkpoints.matching.settings import setting_differences, training_differences
-from holdfast.checkpoints.matching.sides import Difference, Labels, Side, as_tuple, grouped, unfit
-from holdfast.checkpoints.matching.weights import Matched, Weights, match
-from holdfast.checkpoints.renames import Rename
+from holdfast.matching import presence, shapes
+from holdfast.matching.renames import Rename
+from holdfast.matching.settings import setting_differences, training_differences
+from holdfast.matching.sides import Difference, Labels, Side, as_tuple, grouped, unfit
+from holdfast.matching.weights import Matched, Weights, match
 from holdfast.units import count
 
 Which = Literal["model", "ema"]

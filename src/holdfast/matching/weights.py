@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from holdfast.checkpoints.formats.files import few
-from holdfast.checkpoints.matching.sides import Side, Weight, modules_of
-from holdfast.checkpoints.renames import COUNTERS, Rename, Shape, find_rename, same_shape
+from holdfast.matching.renames import COUNTERS, Rename, Shape, find_rename, same_shape
+from holdfast.matching.sides import Side, Weight, modules_of
 from holdfast.units import count
 
 Weights = Mapping[str, Weight]

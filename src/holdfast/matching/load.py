@@ -19,11 +19,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from holdfast.checkpoints.compare import Comparison, Which, compare
 from holdfast.checkpoints.contents import Contents, TensorInfo
 from holdfast.checkpoints.formats.files import few
 from holdfast.checkpoints.formats.open import open_checkpoint
-from holdfast.checkpoints.matching.from_contents import (
+from holdfast.checkpoints.parts import tensors_in
+from holdfast.checkpoints.tensors import Tensors, pieces_of
+from holdfast.checkpoints.verify import has_changed, verify
+from holdfast.errors import BadCheckpoint, DoesNotMatch, StorageError, UsageError
+from holdfast.matching.compare import Comparison, Which, compare
+from holdfast.matching.from_contents import (
     SAME_SHAPE,
     averaged_weights,
     describe_optimizer,
@@ -33,13 +37,9 @@ from holdfast.checkpoints.matching.from_contents import (
     schedulers_in,
     side_of,
 )
-from holdfast.checkpoints.matching.from_model import side_of_model, state_of
-from holdfast.checkpoints.matching.settings import optimizer_differences
-from holdfast.checkpoints.matching.sides import Difference, Labels, is_extra
-from holdfast.checkpoints.parts import tensors_in
-from holdfast.checkpoints.tensors import Tensors, pieces_of
-from holdfast.checkpoints.verify import has_changed, verify
-from holdfast.errors import BadCheckpoint, DoesNotMatch, StorageError, UsageError
+from holdfast.matching.from_model import side_of_model, state_of
+from holdfast.matching.settings import optimizer_differences
+from holdfast.matching.sides import Difference, Labels, is_extra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from holdfast.checkpoints.contents import Contents, TensorInfo
-from holdfast.checkpoints.matching.sides import OptimizerState, Side, Weight, is_extra
-from holdfast.checkpoints.matching.weights import covers
 from holdfast.checkpoints.parts import MODEL_KEYS, Part, is_module, parts_of
 from holdfast.checkpoints.summary import averages_of, state_dicts, summarise, tensors_of, weights_part
+from holdfast.matching.sides import OptimizerState, Side, Weight, is_extra
+from holdfast.matching.weights import covers
 
 _DEEPEST = 4
 _OF_SCHEDULERS = ("_step_count", "base_lrs", "_last_lr", "num_bad_epochs")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from holdfast.checkpoints.formats.files import few
-from holdfast.checkpoints.matching.sides import Difference, Group, Labels, as_tuple, grouped, unfit
+from holdfast.matching.sides import Difference, Group, Labels, as_tuple, grouped, unfit
 from holdfast.units import count
 
 _ADAPTER = re.compile(r"(^|\.)(lora_\w+|base_layer|modules_to_save|ia3_l|adapter\w*)(\.|$)")

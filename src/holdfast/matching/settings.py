@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.checkpoints.contents import Opaque
 from holdfast.checkpoints.formats.files import few
-from holdfast.checkpoints.matching.sides import Difference, Labels, OptimizerState, Side, Stops
+from holdfast.matching.sides import Difference, Labels, OptimizerState, Side, Stops
 from holdfast.units import count
 
 _NO_MATTER = re.compile(
