@@ -16,7 +16,7 @@ from holdfast.data.checks.classes import class_problems, share_problems, statist
 from holdfast.data.checks.images import blur_problems, channel_problems
 from holdfast.data.checks.masks import folder_problems
 from holdfast.data.formats.masks import folder_of_masks
-from holdfast.data.listing import read_bytes, read_parts
+from holdfast.data.listing import IMAGES, read_bytes, read_parts, suffix
 from holdfast.data.problem import MOST_CASES, Fault, Faults, Problem, problem
 from holdfast.data.samples import ClassKey, Entry, Facts, ImageSet, MaskFacts
 from holdfast.data.stats.figures import Spread
@@ -151,8 +151,9 @@ class ImageFindings:
 
     def __init__(self, data: ImageSet) -> None:
         self._data = data
-        links = (Fault("path-outside", path, 0, "a link that leads out of the folder") for path in data.listing.outside)
-        self._faults = Faults([*data.faults, *links])
+        links = [Fault("path-outside", path, 0, "a link that leads out of the folder") for path in data.listing.outside]
+        broken = [Fault("image-missing", path, 0, "a link to nothing") for path in data.listing.broken if suffix(path) in IMAGES]
+        self._faults = Faults([*data.faults, *links, *broken])
         self._entries: list[Entry] = []
         self._channels: list[int] = []
         self._sharpness = array("f")

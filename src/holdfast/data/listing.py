@@ -48,6 +48,7 @@ def order_of(split: str) -> int:
 
 
 IMAGES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm", ".jp2", ".avif", ".mpo"})
+NOT_DECODED = frozenset({".heic", ".heif", ".jxl", ".dng", ".cr2", ".nef", ".arw", ".svg", ".psd"})  # images for other programs
 _MOST_FILES = 20_000_000
 _DEEPEST = 32
 
@@ -66,6 +67,7 @@ class Listing:
     root: Path
     files: dict[str, Stamp] = field(default_factory=dict)
     outside: list[str] = field(default_factory=list)  # links that lead out of the folder
+    broken: list[str] = field(default_factory=list)  # links that lead nowhere, or in a circle
     allowed: tuple[Path, ...] = ()
     _by_ending: dict[str, list[str]] | None = None
 
@@ -162,9 +164,13 @@ def _walk(folder: str, start: str, listing: Listing, seen: set[tuple[int, int]],
         if entry.name[0] == "." or entry.name == "__MACOSX":
             continue
         with contextlib.suppress(OSError):
-            target = Path(entry.path).resolve() if entry.is_symlink() else None
+            target = (
+                Path(os.path.realpath(entry.path)) if entry.is_symlink() else None
+            )  # `resolve` raises where links go in a circle
             if target and not any(_is_within(target, inside) for inside in (listing.root, *listing.allowed)):
                 listing.outside.append(start + entry.name)
+            elif target and not target.exists():
+                listing.broken.append(start + entry.name)
             elif entry.is_dir():
                 yield from _walk(entry.path, f"{start}{entry.name}/", listing, seen, depth + 1)
             elif entry.is_file():

@@ -79,7 +79,8 @@ def scan(
 
 
 def _name(entry: Entry) -> str:
-    return f"{entry.split}/{entry.image}"
+    """What a sample is called in the cache, which takes UTF-8 only."""
+    return f"{entry.split}/{entry.image}".encode("utf-8", "backslashreplace").decode()
 
 
 def _kept(entries: list[Entry], cache: Cache, stamp: Callable[[Entry], str], examined: Examined) -> Examined:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,9 +57,10 @@ def _name_kinds(storages: list[Storage], tensors: Sequence[TensorInfo]) -> list[
     ]
 
 
-def too_short(contents: Contents) -> Trouble | None:
-    """The trouble of tensors that need more bytes than their storage has."""
-    short = [tensor.name for tensor in contents.tensors if tensor.span[1] > contents.storages[tensor.storage].size]
+def too_short(contents: Contents, compressed: Collection[str] = ()) -> Trouble | None:
+    """The trouble of tensors that need more bytes than their storage has; of a compressed one the length says nothing."""
+    stored = ((tensor, contents.storages[tensor.storage]) for tensor in contents.tensors)
+    short = [tensor.name for tensor, storage in stored if tensor.span[1] > storage.size and storage.name not in compressed]
     if not short:
         return None
     words = f"{'A tensor is' if len(short) == 1 else f'{len(short):,} tensors are'} incomplete: {few(short)}."

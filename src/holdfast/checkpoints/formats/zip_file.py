@@ -80,7 +80,7 @@ class _Archive:
             )
         else:
             self._content(self._unpickled(main), main.name)
-            short = too_short(self._contents)
+            short = too_short(self._contents, {record.name for record in self._records if record.method != STORED})
             self._contents.troubles += [short] if short else []
         self._other_pickles(main)
         self._flaws()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from holdfast.data.listing import suffix
 from holdfast.data.pixels import MOST_PIXELS
 from holdfast.data.problem import Fault, Problem, problem
 from holdfast.data.samples import Entry, Label
@@ -84,7 +85,13 @@ def way_of(label: Label, orientation: int, width: int, height: int) -> str:
 
 # Images with another number of channels than the rest, and sets whose images all have an alpha channel.
 
-_SAID = {1: "1 channel (grey)", 2: "2 channels (grey, alpha)", 3: "3 channels (RGB)", 4: "4 channels (RGBA)"}
+_CHANNELS = {1: "1 channel (grey)", 2: "2 channels (grey, alpha)", 3: "3 channels (RGB)", 4: "4 channels (RGBA)"}
+
+
+def _channels(file: str, count: int) -> str:
+    """The channels of an image in words; a JPEG has no alpha channel."""
+    inks = count == 4 and suffix(file) in (".jpg", ".jpeg")
+    return "4 channels (CMYK)" if inks else _CHANNELS.get(count, str(count))
 
 
 def channel_problems(files: Sequence[str], channels: Sequence[int]) -> Iterator[Problem]:
@@ -95,10 +102,11 @@ def channel_problems(files: Sequence[str], channels: Sequence[int]) -> Iterator[
     usual, many = counts.most_common(1)[0]
     odd = [(file, count) for file, count in zip(files, channels, strict=True) if count not in (0, usual)]
     if odd:
-        example = f"{odd[0][0]}: {_SAID.get(odd[0][1], odd[0][1])}; {many:,} others have {_SAID.get(usual, usual)}"
-        cases = [f"{file}: {_SAID.get(count, count)}" for file, count in odd]
+        first = next(file for file, count in zip(files, channels, strict=True) if count == usual)
+        cases = [f"{file}: {_channels(file, count)}" for file, count in odd]
+        example = f"{cases[0]}; {many:,} others have {_channels(first, usual)}"
         yield problem("image-channels", count=len(odd), files=[file for file, _ in odd], example=example, cases=cases)
-    elif usual == 4:
+    elif usual == 4 and _channels(files[0], 4) == _CHANNELS[4]:
         yield problem("image-alpha", count=many, files=[], example=f"{files[0]}: RGBA")
 
 

@@ -143,14 +143,14 @@ class _Content:
             self.wrong.append((code, words[:200]))
 
     def _add_to_images(self, row: JsonRow) -> None:
-        number, name = row.value.get("id"), row.value.get("file_name")
+        number, name = whole(row.value.get("id")), row.value.get("file_name")
         if isinstance(name, str) and isinstance(number, (int, str)):
             self.images.append(_Image(number, name, row.start, row.end - row.start))
         else:
             self.tell("label-unreadable", f"an image without id or file_name: {str(row.value)[:80]}")
 
     def _add_to_categories(self, row: JsonRow) -> None:
-        number, name = row.value.get("id"), str(row.value.get("name"))[:200]
+        number, name = whole(row.value.get("id")), str(row.value.get("name"))[:200]
         if not isinstance(number, int):
             return
         if number in self.categories:
@@ -158,7 +158,7 @@ class _Content:
         self.categories[number] = name
 
     def _add_to_annotations(self, row: JsonRow) -> None:
-        image, number, place = row.value.get("image_id"), row.value.get("id"), self._met["annotations"]
+        image, number, place = whole(row.value.get("image_id")), whole(row.value.get("id")), self._met["annotations"]
         if isinstance(number, (int, str)):
             self._ids.append(number if isinstance(number, int) and abs(number) < 1 << 62 else hash(number))
         self._boxes = self._boxes or "category_id" in row.value or "bbox" in row.value
@@ -191,6 +191,11 @@ class _Content:
             number = self.numbers.get(image.id)
             own = table[edges[number] : edges[number + 1]] if number is not None else table[:0]
             yield image, np.array([image.start, image.length, 0], np.int64).tobytes() + own.tobytes()
+
+
+def whole(number: object) -> object:
+    """An id or size that a table of numbers wrote as 7.0, as 7."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 def _add(data: ImageSet, file: str, content: _Content, paths: ImagePaths, taken: dict[str, list[set[str]]]) -> None:
@@ -236,7 +241,7 @@ def read_label(root: Path, entry: Entry) -> Label:
         for start, length, place in spans[: MOST_OBJECTS + 1].tolist():
             row = json.loads(os.pread(file, length, start))
             if not place:
-                width, height = row.get("width"), row.get("height")
+                width, height = whole(row.get("width")), whole(row.get("height"))
                 stated = (width, height) if isinstance(width, int) and isinstance(height, int) else None
                 continue
             try:
@@ -255,7 +260,7 @@ def read_label(root: Path, entry: Entry) -> Label:
 
 def _thing(row: dict[str, Any], place: int) -> Thing:
     """One annotation. `line` is its place in the list, since a JSON file may have but one line."""
-    kind = row.get("category_id")
+    kind = whole(row.get("category_id"))
     if not isinstance(kind, int):
         raise ValueError("no category_id")
     parts, polygon, box = row.get("segmentation"), None, row.get("bbox")

@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from json import loads
+from json import dumps, loads
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +25,7 @@ ENDINGS = (*_TEXT, *_PARQUET, *_LINES)
 _LONGEST_LINE = 64 << 20
 _MOST_LINES = 10_000  # that cannot be read
 _BLOCK = 4 << 20
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _WORDS = "BYTE_ARRAY"  # how Parquet stores text and bytes
 _DELTA_ROWS = 64  # at once, of words that are stored as differences: each may be as long as all before
 _LONG = (
@@ -52,7 +53,20 @@ def _chunks(path: Path, file: str, faults: list[Fault]) -> Iterator[Chunk]:
     ending = suffix(path.name)
     lines = partial(_json_tables, path, file, faults)
     for batch in _parquet(path) if ending in _PARQUET else _json_lines(lines) if ending in _LINES else _csv(path):
+        if ending in _TEXT:
+            _add_once(faults, (Fault("table-encoding", file, 0, f"column {name}") for name in _binary_columns(batch)))
         yield columns_of_batch(batch)
+
+
+def _add_once(faults: list[Fault], more: Iterable[Fault]) -> None:
+    faults += [fault for fault in more if fault not in faults]
+
+
+def _binary_columns(batch: Any) -> list[str]:
+    """The columns of a CSV that are no text: some of their bytes are not UTF-8."""
+    import pyarrow as pa
+
+    return [str(field.name) for field in batch.schema if pa.types.is_binary(field.type)]
 
 
 def columns_of_batch(batch: Any) -> Chunk:
@@ -116,10 +130,8 @@ def _json_tables(path: Path, file: str, faults: list[Fault]) -> Iterator[Any]:
                     raise ValueError(
                         f"more than {_MOST_LINES:,} lines cannot be read, up to line {done + len(lines):,}"
                     ) from None
-                try:
-                    table = _json_table(line for number, line in rows.items() if number not in wrong)
-                except pa.ArrowException as error:
-                    raise ValueError(f"after line {done:,}: {error}") from None
+                table, mixed = _mixed_table([loads(line) for number, line in rows.items() if number not in wrong])
+                _add_once(faults, (Fault("column-mixed", file, 0, f"column {name}") for name in mixed))
             if table is not None:
                 yield table
             done += len(lines)
@@ -131,6 +143,21 @@ def _json_table(lines: Iterable[bytes]) -> Any:
     block = b"".join(lines)
     options = json.ReadOptions(use_threads=False, block_size=2 * len(block))
     return json.read_json(io.BytesIO(block), read_options=options) if block else None
+
+
+def _mixed_table(rows: list[dict[str, Any]]) -> tuple[Any, list[str]]:
+    """Rows that Arrow does not read itself: they hold NaN, or a column has values of different types, which become text."""
+    import pyarrow as pa
+
+    columns, mixed = {}, []
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row.get(name) for row in rows]
+        try:
+            columns[name] = pa.array(values)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            columns[name] = pa.array([None if value is None else dumps(value) for value in values])
+            mixed.append(name)
+    return pa.table(columns) if rows else None, mixed
 
 
 def _not_an_object(line: bytes) -> str:
@@ -181,6 +208,8 @@ def _csv_reader(path: Path, types: dict[str, Any]) -> Any:
 
     with path.open("rb") as file:
         head = file.readline(1 << 16)
+    if head.startswith(_UTF_16):
+        raise ValueError("its text is UTF-16; save it as UTF-8")
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ";" if head.count(b";") > head.count(b",") else ","
     options = csv.ReadOptions(block_size=_BLOCK, use_threads=False)
     parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)

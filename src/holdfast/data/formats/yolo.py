@@ -13,7 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.data.listing import IMAGES, Listing, read_text, split_named, suffix
+from holdfast.data.listing import IMAGES, Listing, read_bytes, read_text, split_named, suffix
 from holdfast.data.problem import Fault
 from holdfast.data.samples import (
     LARGEST_LABEL,
@@ -33,6 +33,7 @@ from holdfast.errors import UsageError
 # `x y` or `x y visible` follows the box for each point of `kpt_shape`.
 
 _MOST_FAULTS = 20  # of one file
+_BOM = "\ufeff"  # the mark that editors on Windows write at the beginning of a text file
 _OVER = 0.01  # of the image by which a keypoint may reach over an edge: Ultralytics allows as much
 _new = tuple.__new__  # a Thing without the call of its constructor: twice as fast, and there are thousands
 
@@ -49,9 +50,14 @@ def read_label(root: Path, entry: Entry, shape: Shape | None = None) -> Label:
     if entry.label is None:
         return Label([], shares=True)
     try:
-        text = read_text(f"{root}/{entry.label}" if entry.label[0] != "/" else entry.label, limit=LARGEST_LABEL)
+        content = read_bytes(f"{root}/{entry.label}" if entry.label[0] != "/" else entry.label, limit=LARGEST_LABEL)
     except (OSError, ValueError) as error:
         return Label([], shares=True, faults=(Fault("label-unreadable", entry.label, 0, str(error)),))
+    text = content.decode("utf-8", errors="replace")
+    if text.startswith(_BOM):
+        label = _line_by_line(entry.label, text[1:].splitlines()[:MOST_OBJECTS], shape)
+        fault = Fault("label-bom", entry.label, 1, "it begins with the bytes EF BB BF")
+        return label._replace(faults=(fault, *label.faults))
     lines = text.splitlines()
     if len(lines) > MOST_OBJECTS:
         reason = f"{len(lines):,} lines: an image has {MOST_OBJECTS:,} objects at the most"
@@ -214,7 +220,9 @@ def _images(listing: Listing, base: str, where: str, described: str, faults: lis
     inside = _inside(listing, base, where)
     if inside is None:
         kind = "path-outside" if listing.leads_out(where, relative_to=base) else "split-missing"
-        faults.append(Fault(kind, described, 0, f"{where!r} is not {'inside the folder' if kind == 'path-outside' else 'there'}"))
+        with_slashes = where.replace("\\", "/")
+        there = f"there, but {with_slashes} is" if _inside(listing, base, with_slashes) else "there"
+        faults.append(Fault(kind, described, 0, f"{where!r} is not {'inside the folder' if kind == 'path-outside' else there}"))
         return []
     if suffix(inside) != ".txt":
         return listing.images(inside)
