@@ -142,6 +142,8 @@ def listed(root: Path, also: Iterable[Path] = ()) -> Listing:
     seen: set[tuple[int, int]] = set()
     walks = [_walk(str(root), "", listing, seen), *(_walk(str(other), f"{other.as_posix()}/", listing, seen) for other in others)]
     listing.files = dict(sorted(itertools.islice(itertools.chain(*walks), _MOST_FILES + 1)))
+    listing.outside.sort()
+    listing.broken.sort()
     if len(listing.files) > _MOST_FILES:
         raise UsageError(f"{root} holds more than {_MOST_FILES:,} files", fix="validate one part of it at a time")
     return listing
