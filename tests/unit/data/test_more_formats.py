@@ -8,6 +8,7 @@ import re
 import tarfile
 from pathlib import Path
 
+import made_data as made
 import numpy as np
 import pytest
 from PIL import Image
@@ -110,6 +111,18 @@ def test_images_without_labels_are_checked_as_images(place: str, tmp_path: Path)
     assert (report.format, report.samples, report.classes) == ("image-folder", 5, {})
     assert codes(report) == {"image-truncated"} and report.notes[0].startswith("no labels")
     assert list(report.splits) == ["train" if "train" in place else "all"]
+
+
+@pytest.mark.parametrize("splits", [("train", "val"), ()])
+def test_from_the_folder_of_a_project_the_classes_are_those_of_the_folder_with_the_images(
+    splits: tuple[str, ...], tmp_path: Path
+) -> None:
+    for number in range(12):
+        folder = "/".join(("data", "set", *splits[number % 3 == 0 :][:1], "cat" if number % 2 else "dog"))
+        made.write(tmp_path / folder / f"{number}.png", picture(number))
+    made.write(tmp_path / "src" / "train.py", "")
+    report = validate(tmp_path, Settings(jobs=1))
+    assert report.classes == {"cat": 6, "dog": 6} and set(report.splits) == set(splits or ("all",))
 
 
 def hugging_face(folder: Path, labels: dict[str, list[int]]) -> None:
