@@ -69,6 +69,16 @@ def test_the_samples_of_tar_shards_are_checked_like_files(tmp_path: Path) -> Non
     assert codes(validate(tmp_path, Settings(jobs=1, quick=True))) >= {"image-truncated", "label-unreadable", "split-leak"}
 
 
+@pytest.mark.parametrize("content", [b"", b"no tar file" * 100])
+def test_a_damaged_shard_is_told_and_the_others_are_read(content: bytes, tmp_path: Path) -> None:
+    made.write(tmp_path / "alone" / "train-000.tar", content)
+    made.write(tmp_path / "first" / "a-000.tar", content)
+    shards(tmp_path / "first")
+    for folder, samples in (("alone", 0), ("first", 120)):
+        report = validate(tmp_path / folder, Settings(jobs=1))
+        assert report.samples == samples and codes(report) == {"label-unreadable"}
+
+
 def test_shards_have_statistics_and_can_be_looked_at(tmp_path: Path) -> None:
     shards(tmp_path / "set")
     figures = {figure.key: figure for figure in take_statistics(tmp_path / "set", Settings(jobs=1, pixels=True)).figures}
