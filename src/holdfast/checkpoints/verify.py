@@ -274,12 +274,12 @@ def _read_troubles(contents: Contents, scanned: list[Scanned]) -> Iterator[Troub
             errors.setdefault(storage.file, one.error)
     for file, error in errors.items():
         changed = "while it was read" in error
-        words = f"{file.name}: {error}." if len(contents.files) > 1 else f"{error[:1].upper()}{error[1:]}."
-        yield Trouble("torn", words, _AGAIN if changed else _COPY, file.name)
+        message = f"{file.name}: {error}." if len(contents.files) > 1 else f"{error[:1].upper()}{error[1:]}."
+        yield Trouble("torn", message, _AGAIN if changed else _COPY, file.name)
     for info in contents.files:
         if info.path not in errors and has_changed(info):
-            words = f"{info.path.name} changed while it was read: another process is writing to it."
-            yield Trouble("torn", words, _AGAIN, info.path.name)
+            message = f"{info.path.name} changed while it was read: another process is writing to it."
+            yield Trouble("torn", message, _AGAIN, info.path.name)
 
 
 def has_changed(info: FileInfo) -> bool:
@@ -306,8 +306,8 @@ def _sum_troubles(contents: Contents, scanned: list[Scanned]) -> Iterator[Troubl
         hit = [name for number in storages for name in (names.get(number) or [contents.storages[number].name])]
         where = f" in {file.name}" if len(contents.files) > 1 else ""
         sums = "checksums" if len(storages) > 1 else "checksum"
-        words = f"The bytes of {few(hit)}{where} do not match their {sums}: they were damaged after they were saved."
-        yield Trouble("torn", words, _COPY, hit[0])
+        message = f"The bytes of {few(hit)}{where} do not match their {sums}: they were damaged after they were saved."
+        yield Trouble("torn", message, _COPY, hit[0])
 
 
 def _non_finite(bad: list[BadTensor], contents: Contents, roles: dict[str, Role], arrays: int) -> Trouble:
@@ -316,7 +316,7 @@ def _non_finite(bad: list[BadTensor], contents: Contents, roles: dict[str, Role]
     floating = sum(tensor.dtype in LAYOUTS for tensor in contents.tensors) + arrays
     nan, inf = sum(one.nan for one in bad), sum(one.inf for one in bad)
     hold = "tensors holds" if len(bad) == 1 else "tensors hold"
-    words = f"{len(bad):,} of {floating:,} {hold} non-finite values: {amounts(nan, inf)}."
+    message = f"{len(bad):,} of {floating:,} {hold} non-finite values: {amounts(nan, inf)}."
     if "weights" in kinds:
         own = [one.name for one in contents.tensors if one.dtype in LAYOUTS and roles.get(one.name) == "weights"]
         whole = sum(roles.get(one.name) == "weights" for one in bad) >= 0.9 * len(own)
@@ -327,4 +327,4 @@ def _non_finite(bad: list[BadTensor], contents: Contents, roles: dict[str, Role]
         fix = "the weights are finite: load these alone with a fresh optimizer, or " + OLDER
     else:
         fix = "the weights are finite: load these, not the averaged ones, or " + OLDER
-    return Trouble("non-finite", words, fix, bad[0].name)
+    return Trouble("non-finite", message, fix, bad[0].name)

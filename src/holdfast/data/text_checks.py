@@ -40,9 +40,9 @@ class _Text:
     long_lines: set[bytes] = field(default_factory=set)
     cases: dict[str, list[tuple[int, str]]] = field(default_factory=dict)  # by kind: lines, with what is wrong there
 
-    def tell(self, kind: str, row: int, words: str) -> None:
+    def tell(self, kind: str, row: int, message: str) -> None:
         """Remember a line where something is wrong."""
-        self.cases.setdefault(kind, []).append((row, words))
+        self.cases.setdefault(kind, []).append((row, message))
 
     def wants(self, kind: str) -> bool:
         """Whether there is room for another one."""

@@ -186,9 +186,9 @@ def _loaded(comparison: Comparison, training: Training, plan: Plan, which: Which
         if difference.stops == "use":
             warnings.warn(f"{one.name} was loaded, but {difference.words}", stacklevel=3)
     if extra:
-        words = f"extra state is left as it was, for the model's own load_state_dict() to load: {few(extra)}"
-        warnings.warn(f"{one.name} was loaded, but {words}", stacklevel=3)
-        differences.append(words)
+        message = f"extra state is left as it was, for the model's own load_state_dict() to load: {few(extra)}"
+        warnings.warn(f"{one.name} was loaded, but {message}", stacklevel=3)
+        differences.append(message)
     filled = set(matched.pairs.values())
     return Loaded(
         path=Path(one.name),
@@ -349,8 +349,8 @@ class Training:
 
 
 def _other_number(kind: str, saved: int, wanted: int) -> Difference:
-    words = f"the checkpoint holds {saved} {kind}s, and {wanted} {'is' if wanted == 1 else 'are'} to be restored"
-    return Difference(kind=kind, words=words, stops="resume", fix=f"give all of them, in the order of saving: {kind}=[…]")
+    message = f"the checkpoint holds {saved} {kind}s, and {wanted} {'is' if wanted == 1 else 'are'} to be restored"
+    return Difference(kind=kind, words=message, stops="resume", fix=f"give all of them, in the order of saving: {kind}=[…]")
 
 
 def _optimizer_problems(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> list[Difference]:
@@ -370,10 +370,10 @@ def _shape_problems(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) 
     for number, parameter in zip(saved, parameters, strict=True):
         for key, value in state["state"].get(number, {}).items():
             if key in SAME_SHAPE and hasattr(value, "shape") and tuple(value.shape) != tuple(parameter.shape):
-                words = (
+                message = (
                     f"the optimizer's state is of different parameters: {key} of number {number} is {list(value.shape)} in the "
                     f"checkpoint, the parameter {list(parameter.shape)}"
                 )
                 fix = "give it the parameters in the order in which they were saved, or load the weights only"
-                return [Difference(kind="optimizer", words=words, stops="resume", fix=fix)]
+                return [Difference(kind="optimizer", words=message, stops="resume", fix=fix)]
     return []

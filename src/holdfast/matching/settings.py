@@ -33,8 +33,8 @@ class Meaning:
     stops: Stops = ""
 
 
-def _means(keys: str, words: str, kind: str, stops: Stops = "") -> Meaning:
-    return Meaning(re.compile(keys), words, kind, stops)
+def _means(keys: str, message: str, kind: str, stops: Stops = "") -> Meaning:
+    return Meaning(re.compile(keys), message, kind, stops)
 
 
 MEANINGS = (  # the first that knows a key says it
@@ -127,9 +127,9 @@ def setting_differences(
             unknown.append((path, values))
             continue
         what, _, then = meaning.words.partition(": ")
-        words = f"{what} ({values})" + (f": {then}" if then else "")
+        message = f"{what} ({values})" + (f": {then}" if then else "")
         fix = f"set {path} to {show(here)}, as it was trained" if meaning.stops else ""
-        differences.append(Difference(kind=meaning.kind, words=words, stops=meaning.stops, fix=fix, names=(path,)))
+        differences.append(Difference(kind=meaning.kind, words=message, stops=meaning.stops, fix=fix, names=(path,)))
     differences.sort(key=lambda difference: (difference.stops != "use", difference.kind))
     differences += [Difference(kind="setting", words=values, names=(path,)) for path, values in unknown]
     if tell_lone and lone and len(lone) <= len(_flat(one)) // 2:
@@ -239,12 +239,12 @@ def training_differences(side: Side, other: Side, labels: Labels) -> Iterator[Di
 def _holdings(side: Side, other: Side, labels: Labels) -> Iterator[Difference]:
     lacking = [part for part in _FULL if part in other.holds and part not in side.holds]
     if "optimizer" in lacking:
-        words = f"{labels.one} holds no {', '.join(lacking)}: a training cannot be resumed exactly from it"
+        message = f"{labels.one} holds no {', '.join(lacking)}: a training cannot be resumed exactly from it"
         fix = "choose a full checkpoint, or start a new training from its weights, with warm-up"
-        yield Difference(kind="weights-only", words=words, stops="resume", fix=fix)
+        yield Difference(kind="weights-only", words=message, stops="resume", fix=fix)
     elif lacking:
-        words = f"{labels.one} holds no {', '.join(lacking)}, and {labels.other} does: a resumed training will differ there"
-        yield Difference(kind="less-state", words=words)
+        message = f"{labels.one} holds no {', '.join(lacking)}, and {labels.other} does: a resumed training will differ there"
+        yield Difference(kind="less-state", words=message)
 
 
 def optimizer_differences(here: OptimizerState, there: OptimizerState, labels: Labels) -> Iterator[Difference]:
@@ -275,8 +275,8 @@ def _group_settings(here: OptimizerState, there: OptimizerState, labels: Labels)
             if key in one and key in other and not same(one[key], other[key]):
                 changed.setdefault(key, f"{key} {labels.both(show(one[key]), show(other[key]))}")
     if changed:
-        words = f"optimizer settings differ: {', '.join(changed.values())}; the loaded values are used"
-        yield Difference(kind="optimizer-setting", words=words, names=tuple(changed))
+        message = f"optimizer settings differ: {', '.join(changed.values())}; the loaded values are used"
+        yield Difference(kind="optimizer-setting", words=message, names=tuple(changed))
 
 
 def _against_model(side: Side, other: Side) -> Iterator[Difference]:
@@ -288,12 +288,14 @@ def _against_model(side: Side, other: Side) -> Iterator[Difference]:
     for state in side.optimizers:
         strange = [list(shape) for shape in Counter(state.shapes) - parameters]
         if strange:
-            words = f"the optimizer's state belongs to different parameters, such as {few(strange)}: load the weights without it"
-            yield Difference(kind="optimizer", words=words)
+            message = (
+                f"the optimizer's state belongs to different parameters, such as {few(strange)}: load the weights without it"
+            )
+            yield Difference(kind="optimizer", words=message)
         elif state.parameters < total:
-            words = f"the optimizer trained {state.parameters:,} of the model's {total:,} parameters: the rest was frozen"
-            yield Difference(kind="optimizer", words=words)
+            message = f"the optimizer trained {state.parameters:,} of the model's {total:,} parameters: the rest was frozen"
+            yield Difference(kind="optimizer", words=message)
 
 
-def _stopping(words: str, fix: str) -> Difference:
-    return Difference(kind="optimizer", words=words, stops="resume", fix=fix)
+def _stopping(message: str, fix: str) -> Difference:
+    return Difference(kind="optimizer", words=message, stops="resume", fix=fix)

@@ -76,12 +76,12 @@ def _positions(left: Mismatches, labels: Labels) -> list[Difference]:
         flat = any(len(taken[name][0]) == 2 for name in names)
         grids = _grid(one, flat=flat), _grid(other, flat=flat)
         if None not in grids:
-            words = f"different image or patch size: positions for {labels.both(f'{grids[0]} patches', grids[1])}"
+            message = f"different image or patch size: positions for {labels.both(f'{grids[0]} patches', grids[1])}"
             fix = "build the model for the image and patch size of the file, or interpolate the positions to the new grid"
         else:
-            words = f"different number of positions: {labels.both(f'{one:,}', f'{other:,}')}"
+            message = f"different number of positions: {labels.both(f'{one:,}', f'{other:,}')}"
             fix = "build the model with that number of positions, or leave the position embedding out and train it from scratch"
-        differences.append(unfit("positions", words, fix, names))
+        differences.append(unfit("positions", message, fix, names))
     return differences
 
 
@@ -104,12 +104,12 @@ def _vocabulary(left: Mismatches, labels: Labels) -> list[Difference]:
     differences = []
     for pair in sorted(rows):
         taken = _take(left, lambda _, shapes, pair=pair: _only(0, shapes) == pair)  # type: ignore[misc]
-        words = f"different vocabulary: {labels.both(f'{pair[0]:,} tokens', f'{pair[1]:,}')}"
+        message = f"different vocabulary: {labels.both(f'{pair[0]:,} tokens', f'{pair[1]:,}')}"
         fix = (
             "see first that both use the same tokenizer; then build the model with the tokens of the file, load, and make it "
             f"larger or smaller: model.resize_token_embeddings({pair[1]}) of Hugging Face"
         )
-        differences.append(unfit("vocabulary", words, fix, taken))
+        differences.append(unfit("vocabulary", message, fix, taken))
     return differences
 
 
@@ -121,11 +121,11 @@ def _inputs(left: Mismatches, order: list[str], labels: Labels) -> list[Differen
     for name, (one, other) in taken.items():
         first = name == next((weight for weight in order if weight in taken or weight.endswith("weight")), name)
         what = "input channels" if len(one) > 2 else "input features"
-        words = f"different {what}: {name} takes {labels.both(one[1], other[1])}"
+        message = f"different {what}: {name} takes {labels.both(one[1], other[1])}"
         if not first:
-            words += ", and nothing before it changed: images or sequences of a different size"
+            message += ", and nothing before it changed: images or sequences of a different size"
         fix = f"build the model for {one[1]} {what}, or leave {_module(name)} out and train it from scratch"
-        differences.append(unfit("input", words, fix, (name,)))
+        differences.append(unfit("input", message, fix, (name,)))
     return differences
 
 
@@ -141,9 +141,9 @@ def _head(left: Mismatches, labels: Labels) -> list[Difference]:
     what = "queries" if all("quer" in name for name in taken) else "classes" if any(map(_CLASSES.search, taken)) else "outputs"
     sizes = [labels.both(f"{a:,} {what}", f"{b:,}") for a, b in (pairs[:1] if together else pairs[:3])]
     modules = list(dict.fromkeys(_module(name) for name in taken))
-    words = f"the head {few(modules, 2)} has {'; '.join(sizes)}"
+    message = f"the head {few(modules, 2)} has {'; '.join(sizes)}"
     fix = f"load everything but that and train it from scratch: leave_out={as_tuple(modules)}"
-    return [unfit("head", words, fix, taken)]
+    return [unfit("head", message, fix, taken)]
 
 
 def _width(left: Mismatches, labels: Labels) -> Difference:
@@ -151,19 +151,19 @@ def _width(left: Mismatches, labels: Labels) -> Difference:
     pairs = Counter(pair for shapes in left.values() for pair in (_changed(shapes) or {}).values())
     common = [pair for pair, seen in pairs.most_common(3) if 4 * seen >= max(pairs.values())]
     widths = [", ".join(f"{pair[side]:,}" for pair in common) for side in (0, 1)]
-    words = (
+    message = (
         f"different architecture: layers of {labels.both(*widths)}" if common else "different architecture: most shapes differ"
     )
     fix = "build the model with the sizes of the file; weights of a different width cannot be loaded"
-    return unfit("width", words, fix, left)
+    return unfit("width", message, fix, left)
 
 
 def _others(left: Mismatches, labels: Labels) -> Difference:
     shown = [f"{name} {list(one)} and {list(other)}" for name, (one, other) in left.items()]
-    words = f"{count(len(left), 'weight')} with a different shape: {few(shown, 2)} in {labels.one} and {labels.other}"
+    message = f"{count(len(left), 'weight')} with a different shape: {few(shown, 2)} in {labels.one} and {labels.other}"
     modules = list(dict.fromkeys(map(_module, left)))
     fix = f"build the model as the file was saved, or leave them out: leave_out={as_tuple(modules)}"
-    return unfit("shape", words, fix, left)
+    return unfit("shape", message, fix, left)
 
 
 def _by_pair(taken: Mapping[str, tuple[Shape, Shape]]) -> dict[Pair, list[str]]:

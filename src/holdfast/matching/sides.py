@@ -30,9 +30,9 @@ class Difference:
         return {"kind": self.kind, "words": self.words, "stops": self.stops or None, "fix": self.fix or None, "names": self.names}
 
 
-def unfit(kind: str, words: str, fix: str, names: Iterable[str] = ()) -> Difference:
+def unfit(kind: str, message: str, fix: str, names: Iterable[str] = ()) -> Difference:
     """A difference because of which the weights cannot be put in place."""
-    return Difference(kind=kind, words=words, stops="weights", fix=fix, names=tuple(names))
+    return Difference(kind=kind, words=message, stops="weights", fix=fix, names=tuple(names))
 
 
 @dataclass(frozen=True, slots=True)

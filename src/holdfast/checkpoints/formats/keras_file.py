@@ -82,8 +82,8 @@ def _add_weights(contents: Contents, file: IO[bytes], begin: int, size: int) -> 
             datasets: dict[str, Any] = {}
             weights.visititems(lambda name, one: datasets.update({name: one} if isinstance(one, h5py.Dataset) else {}))
             if not (contents.path.name.endswith((".keras", ".weights.h5")) or _is_of_keras(weights, datasets)):
-                words = "It is an HDF5 file, but not a checkpoint of Keras."
-                contents.trouble("unreadable", words, "name the one that the training saved")
+                message = "It is an HDF5 file, but not a checkpoint of Keras."
+                contents.trouble("unreadable", message, "name the one that the training saved")
                 return
             for name in sorted(datasets, key=_in_order)[:MOST_TENSORS]:
                 _add_tensor(contents, name, datasets[name], begin, size)

@@ -37,8 +37,8 @@ def open_file(path: Path) -> Contents:
         contents = Contents(path=path, format="unknown", files=[info])
         contents.troubles += [recognised.trouble] if recognised.trouble else []
         if recognised.kind == "index":
-            words = "It is an index of other files where a file of tensors should be."
-            contents.troubles.append(Trouble("unreadable", words, "do not load it"))
+            message = "It is an index of other files where a file of tensors should be."
+            contents.troubles.append(Trouble("unreadable", message, "do not load it"))
     recognise_producer(contents)
     return contents
 

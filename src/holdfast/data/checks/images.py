@@ -113,8 +113,8 @@ def channel_problems(files: Sequence[str], channels: Sequence[int]) -> Iterator[
 _CUT = ("truncated", "unexpected end", "premature end", "not enough image data", "buffer is not large enough")
 
 
-def from_decoder(file: str, words: str, cut: str) -> Fault:
+def from_decoder(file: str, message: str, cut: str) -> Fault:
     """The fault that a decoder's words stand for; `cut` is what the header showed to be missing."""
-    if cut or any(word in words.lower() for word in _CUT):
-        return Fault("image-truncated", file, 0, cut or words[:200])
-    return Fault("image-unreadable", file, 0, words[:200])
+    if cut or any(word in message.lower() for word in _CUT):
+        return Fault("image-truncated", file, 0, cut or message[:200])
+    return Fault("image-unreadable", file, 0, message[:200])

@@ -137,10 +137,10 @@ class _Content:
         if row.in_list and isinstance(row.value, dict) and row.key in ("images", "annotations", "categories"):
             getattr(self, f"_add_to_{row.key}")(row)
 
-    def tell(self, code: str, words: str) -> None:
+    def tell(self, code: str, message: str) -> None:
         """Remember what is wrong with the file, up to a limit: it may be all of it."""
         if len(self.wrong) < _MOST_TOLD:
-            self.wrong.append((code, words[:200]))
+            self.wrong.append((code, message[:200]))
 
     def _add_to_images(self, row: JsonRow) -> None:
         number, name = whole(row.value.get("id")), row.value.get("file_name")

@@ -156,9 +156,9 @@ class _Reader:
             self._values, self._line = {}, self.parser.CurrentLineNumber
         self._words = ""
 
-    def _text(self, words: str) -> None:
+    def _text(self, message: str) -> None:
         if len(self._words) < 1000:
-            self._words += words
+            self._words += message
 
     def _end(self, name: str) -> None:
         inner = self.path[1:]

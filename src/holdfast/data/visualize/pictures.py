@@ -83,9 +83,9 @@ class Tile:
     more: int = 0
 
 
-def words_instead(title: str, words: str) -> Tile:
+def words_instead(title: str, message: str) -> Tile:
     """A tile for what cannot be drawn, which says why."""
-    return Tile(words=(title, words[:500]))
+    return Tile(words=(title, message[:500]))
 
 
 def colour_of(number: int) -> Colour:
