@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -174,6 +176,27 @@ TS = """# a comment
 @classLabel true walk run
 @data
 """
+
+
+@pytest.mark.parametrize("ending", ["arrow", "feather"])
+def test_an_arrow_file_with_wrong_offsets_is_unreadable_and_no_crash(ending: str, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import feather
+
+    table = pa.table({"text": [f"row {number:03}" for number in range(100)]})
+    path = tmp_path / f"train.{ending}"
+    if ending == "feather":
+        feather.write_feather(table, path, compression="uncompressed")
+    else:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+    offsets = np.arange(40, 48, dtype="<i4") * 7
+    content = path.read_bytes()
+    assert content.count(offsets.tobytes()) == 1
+    path.write_bytes(content.replace(offsets.tobytes(), (offsets + 0x7FFF0000).tobytes()))
+    program = "import sys; from holdfast.data.validate import *; print(validate(sys.argv[1], Settings(jobs=1)).problems[0].code)"
+    answer = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=120)
+    assert (answer.returncode, answer.stdout.strip()) == (0, "table-unreadable"), answer.stderr
 
 
 def series(folder: Path, *more: str) -> None:

@@ -46,6 +46,7 @@ def _chunks(path: Path) -> Iterator[Chunk]:
 
     with pa.memory_map(str(path)) as file:
         for batch in _batches(file):
+            batch.validate(full=True)  # Arrow trusts the offsets in a file, and a wrong one is a crash
             rows = rows_at_once(batch.nbytes / max(1, batch.num_rows))
             for start in range(0, batch.num_rows, rows):
                 table = pa.Table.from_batches([batch.slice(start, rows)]).flatten().combine_chunks()
