@@ -135,11 +135,11 @@ def pair_problems(files: Sequence[str], splits: Sequence[str], exact: Iterable[P
         within = [pair for pair in new if splits[pair[0]] == splits[pair[1]]]
         for kind, some in ((leak, across), (twice, within)):
             if some:
-                one, other = some[0]
+                first, other = some[0]
                 later = list(dict.fromkeys(files[second] for _, second in some))
                 examples = [[files[first], files[second]] for first, second in some[:MOST_CASES]]
-                between = f" ({splits[one]} and {splits[other]})" if kind == leak else ""
-                example = f"{files[other]} is {files[one]}{between}"
+                between = f" ({splits[first]} and {splits[other]})" if kind == leak else ""
+                example = f"{files[other]} is {files[first]}{between}"
                 yield problem(kind, count=len(later), files=later, example=example, pairs=examples)
 
 
@@ -241,4 +241,4 @@ class ImageFindings:
         thumbnails = np.frombuffer(bytes(self._thumbnails), dtype=np.uint8).reshape(-1, 256)
         pairs = look_alike(np.array(self._looks, dtype=np.uint64)[once], thumbnails[once])
         indices = looked[once].tolist()
-        yield from pair_problems(files, splits, exact, [(indices[one], indices[other]) for one, other in pairs])
+        yield from pair_problems(files, splits, exact, [(indices[first], indices[other]) for first, other in pairs])

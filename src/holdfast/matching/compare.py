@@ -81,7 +81,7 @@ class Comparison:
             "fitting": len(matched.pairs),
             "missing": matched.missing,
             "unexpected": matched.unexpected,
-            "shapes": {name: [list(one), list(other)] for name, (one, other) in matched.shapes.items()},
+            "shapes": {name: [list(here), list(other)] for name, (here, other) in matched.shapes.items()},
             "dtypes": {name: list(pair) for name, pair in (matched.dtypes | matched.kinds).items()},
             "differences": [difference.as_row() for difference in self.differences],
             "notes": self.notes,

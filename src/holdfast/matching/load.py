@@ -163,9 +163,9 @@ def _verify(contents: Contents, used: list[TensorInfo], *, allow_non_finite: boo
         if trouble.state in ("torn", "unreadable"):
             raise BadCheckpoint(f"{contents.path} is {trouble.state}: {trouble.words}", fix=trouble.fix)
     names = {info.name for whole in used for info in pieces_of(whole)}
-    bad = [one for one in verdict.bad if one.name in names]
+    bad = [tensor for tensor in verdict.bad if tensor.name in names]
     if bad and not allow_non_finite:
-        tensors = few([f"{one.name} ({one.nan:,} NaN, {one.inf:,} Inf of {one.count:,})" for one in bad])
+        tensors = few([f"{tensor.name} ({tensor.nan:,} NaN, {tensor.inf:,} Inf of {tensor.count:,})" for tensor in bad])
         raise BadCheckpoint(
             f"{contents.path} is not finite: {tensors}.",
             fix="load an older one (holdfast checkpoints verify shows which are clean), or pass allow_non_finite=True",
@@ -180,25 +180,25 @@ def _refuse_changed(contents: Contents) -> None:
 
 
 def _loaded(comparison: Comparison, training: Training, plan: Plan, which: Which, extra: list[str]) -> Loaded:
-    matched, one = comparison.matched, comparison.one
+    matched, side = comparison.matched, comparison.one
     differences = [difference.words for difference in comparison.differences if difference.stops != "resume"]
     for difference in comparison.differences:
         if difference.stops == "use":
-            warnings.warn(f"{one.name} was loaded, but {difference.words}", stacklevel=3)
+            warnings.warn(f"{side.name} was loaded, but {difference.words}", stacklevel=3)
     if extra:
         message = f"extra state is left as it was, for the model's own load_state_dict() to load: {few(extra)}"
-        warnings.warn(f"{one.name} was loaded, but {message}", stacklevel=3)
+        warnings.warn(f"{side.name} was loaded, but {message}", stacklevel=3)
         differences.append(message)
     filled = set(matched.pairs.values())
     return Loaded(
-        path=Path(one.name),
+        path=Path(side.name),
         restored=("weights" if which == "model" else "ema", *training.kinds),
         weights=len(plan),
         renamed=matched.rename.words,
-        step=one.step,
-        epoch=one.epoch,
-        metrics=dict(one.metrics),
-        settings=dict(one.settings),
+        step=side.step,
+        epoch=side.epoch,
+        metrics=dict(side.metrics),
+        settings=dict(side.settings),
         absent=tuple(training.absent),
         untouched=tuple(name for name in comparison.other.weights if name not in filled),
         unused=tuple(name for name in matched.rename.names if name not in matched.pairs),
@@ -241,8 +241,8 @@ class Plan:
 
     def check(self, tensors: Tensors) -> None:
         """Raises DoesNotMatch where the model ties what the file has twice, and differently, or a number would overflow."""
-        for one, other, names in self._twice:
-            if not torch.equal(tensors.tensor(one), tensors.tensor(other)):
+        for first, other, names in self._twice:
+            if not torch.equal(tensors.tensor(first), tensors.tensor(other)):
                 raise DoesNotMatch(
                     f"The model has {names} as one tensor; the file has two, and they differ.",
                     fix="build the model without tying them (tie_word_embeddings=False), or leave one of them out",

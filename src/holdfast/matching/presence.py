@@ -44,15 +44,15 @@ def _depth(lone: Lone, labels: Labels) -> Iterator[Difference]:
     here, there = _numbered(lone.here), _numbered(lone.there)
     depths: dict[tuple[str, int, int], tuple[str, list[str]]] = {}
     for stem in sorted(here.keys() & there.keys(), key=lambda stem: (len(stem), stem)):
-        one, other = here[stem], there[stem]
-        if len(one) == len(other):
+        left, other = here[stem], there[stem]
+        if len(left) == len(other):
             continue
-        lonely = tuple(f"{stem}{index}." for index in one.keys() ^ other.keys())
-        usual = {frozenset(other[index]) for index in one.keys() & other.keys()}
-        alike = all(frozenset(one.get(index) or other[index]) in usual for index in one.keys() ^ other.keys())
+        lonely = tuple(f"{stem}{index}." for index in left.keys() ^ other.keys())
+        usual = {frozenset(other[index]) for index in left.keys() & other.keys()}
+        alike = all(frozenset(left.get(index) or other[index]) in usual for index in left.keys() ^ other.keys())
         if alike and any(name.startswith(lonely) for name in (*lone.missing, *lone.unexpected)):
             missing, unexpected = lone.take(lambda name, lonely=lonely: name.startswith(lonely))  # type: ignore[misc]
-            depths.setdefault((_NUMBER.sub("N", stem), len(one), len(other)), (stem, []))[1].extend(missing + unexpected)
+            depths.setdefault((_NUMBER.sub("N", stem), len(left), len(other)), (stem, []))[1].extend(missing + unexpected)
     for (_, one_has, other_has), (stem, names) in depths.items():
         message = f"different number of layers: {stem}0 … has {labels.both(one_has, other_has)}"
         fix = f"build the model with {one_has} of them; untrained layers cannot be mixed with trained ones"
@@ -66,7 +66,7 @@ def _numbered(names: Collection[str]) -> dict[str, dict[int, set[str]]]:
         parts = name.split(".")
         for place, part in enumerate(parts[:-1]):
             if part.isdecimal():
-                stem, rest = "".join(f"{one}." for one in parts[:place]), ".".join(parts[place + 1 :])
+                stem, rest = "".join(f"{part}." for part in parts[:place]), ".".join(parts[place + 1 :])
                 layers.setdefault(stem, {}).setdefault(int(part), set()).add(rest)
     return {stem: indices for stem, indices in layers.items() if len(indices) > 1}
 

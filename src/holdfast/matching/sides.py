@@ -42,9 +42,9 @@ class Labels:
     one: str
     other: str
 
-    def both(self, one: object, other: object) -> str:
+    def both(self, left: object, other: object) -> str:
         """`80 in the checkpoint and 3 in the model`."""
-        return f"{one} in {self.one} and {other} in {self.other}"
+        return f"{left} in {self.one} and {other} in {self.other}"
 
 
 def as_tuple(names: Sequence[str], most: int = 6) -> str:

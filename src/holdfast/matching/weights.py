@@ -55,7 +55,9 @@ def match(
     """
     saved = {name: weight for name, weight in saved.items() if not part or covers(part, name)}
     wanted = other.weights
-    rename = find_rename({name: one.shape for name, one in saved.items()}, {name: one.shape for name, one in wanted.items()})
+    rename = find_rename(
+        {name: weight.shape for name, weight in saved.items()}, {name: weight.shape for name, weight in wanted.items()}
+    )
     chosen = {name: there for name, there in rename.names.items() if _is_chosen(there, leave_out, only)}
     pairs = {name: there for name, there in chosen.items() if there in wanted}
     served = set(pairs.values())

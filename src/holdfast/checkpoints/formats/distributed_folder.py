@@ -201,7 +201,7 @@ class _Reading:
             name, error = wrong[0]
             more = f" So it is with {len(wrong) - 1} more." if len(wrong) > 1 else ""
             message = f"{shown(file)}: {shown(name)} is not what the index says: {error}.{more}"
-            self.contents.trouble(worst(one.state for _, one in wrong), message, OLDER_OR_COPY, file)
+            self.contents.trouble(worst(trouble.state for _, trouble in wrong), message, OLDER_OR_COPY, file)
 
 
 def _together(entries: Iterable[Entry]) -> list[Entry]:

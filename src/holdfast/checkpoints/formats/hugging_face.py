@@ -77,8 +77,8 @@ def _add_weights(contents: Contents, folder: Path, names: list[str]) -> None:
         if FSDP.match(name) and name.startswith("optimizer"):
             _add_part(contents, folder / name, "optimizer")
     if not files and not shards and any(map(SHARD.match, names)):
-        lonely, words = _lonely_shards(names)
-        contents.trouble("torn", words, OLDER_OR_COPY, lonely[0])
+        lonely, message = _lonely_shards(names)
+        contents.trouble("torn", message, OLDER_OR_COPY, lonely[0])
         for name in lonely:
             _add_part(contents, folder / name, "model")
 

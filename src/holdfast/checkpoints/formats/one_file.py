@@ -62,4 +62,4 @@ def recognise_producer(contents: Contents) -> None:
 
 def _holds_module(tree: dict[Any, Any], package: str) -> bool:
     """Whether the model was pickled whole, and its class is of that package."""
-    return any(isinstance(one := tree.get(name), Opaque) and one.name.startswith(package) for name in ("model", "ema"))
+    return any(isinstance(part := tree.get(name), Opaque) and part.name.startswith(package) for name in ("model", "ema"))

@@ -84,7 +84,7 @@ def _just_a_folder(path: Path, inside: set[str]) -> Trouble:
             "unreadable", "It is a folder without a checkpoint in it.", "name a checkpoint, or a folder that holds some"
         )
     more = f" and {len(results.paths) - 5} more" if len(results.paths) > 5 else ""
-    names = ", ".join(str(one) for one in results.paths[-5:])
+    names = ", ".join(str(path) for path in results.paths[-5:])
     message = f"It is a folder with {len(results.paths)} checkpoints, not a checkpoint itself."
     return Trouble("unreadable", message, f"name one of them: {names}{more}")
 
@@ -123,7 +123,7 @@ def _candidates(path: Path) -> str:
     paths = candidates(path)
     if not paths:
         return "name a checkpoint; none was found nearby (*.pt, *.pth, *.ckpt, *.safetensors and checkpoint folders)"
-    return "use one of these, found nearby, the likeliest first:" + "".join(f"\n       {one}" for one in paths)
+    return "use one of these, found nearby, the likeliest first:" + "".join(f"\n       {path}" for path in paths)
 
 
 def _unknown(path: Path, trouble: Trouble) -> Contents:

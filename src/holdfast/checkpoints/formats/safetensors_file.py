@@ -167,7 +167,7 @@ def _layout_troubles(header: Header, size: int) -> list[Trouble]:
     """What does not add up between the header and a file of `size` bytes; of a thousand damaged entries the first few."""
     troubles = [trouble for entry in header.entries if (trouble := _size_trouble(entry))]
     end, before = 0, ""
-    for entry in sorted(header.entries, key=lambda one: (one.begin, one.end)):
+    for entry in sorted(header.entries, key=lambda item: (item.begin, item.end)):
         if entry.begin < end:
             troubles.append(_damaged(f"{shown(entry.name)} begins inside {shown(before)}", entry))
         elif entry.begin > end:

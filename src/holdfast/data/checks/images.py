@@ -40,13 +40,13 @@ def odd_size(file: str, width: int, height: int) -> Iterator[Fault]:
 
 def blur_problems(files: Sequence[str], sharpness: Sequence[float]) -> Iterator[Problem]:
     """Compare the sharpness of all images with the usual one; 0 stands for one that shows nothing."""
-    measured = [one for one in sharpness if one]
+    measured = [value for value in sharpness if value]
     if len(measured) < _FEWEST:
         return
     usual = float(np.median(measured))
-    blurred = [(file, one) for file, one in zip(files, sharpness, strict=True) if 0 < one < _BLURRED * usual]
+    blurred = [(file, value) for file, value in zip(files, sharpness, strict=True) if 0 < value < _BLURRED * usual]
     if blurred:
-        shown = [f"{file}: {one / usual:.0%} of the median sharpness" for file, one in blurred]
+        shown = [f"{file}: {value / usual:.0%} of the median sharpness" for file, value in blurred]
         yield problem("image-blurred", count=len(blurred), files=[file for file, _ in blurred], example=shown[0], cases=shown)
 
 
@@ -75,10 +75,10 @@ def way_of(label: Label, orientation: int, width: int, height: int) -> str:
     if label.shares or orientation < 5 or width == height:
         return ""
     stored = label.size in (None, (width, height)) and all(
-        one.box[2] <= width + 1 and one.box[3] <= height + 1 for one in label.things
+        thing.box[2] <= width + 1 and thing.box[3] <= height + 1 for thing in label.things
     )
     turned = label.size in (None, (height, width)) and all(
-        one.box[2] <= height + 1 and one.box[3] <= width + 1 for one in label.things
+        thing.box[2] <= height + 1 and thing.box[3] <= width + 1 for thing in label.things
     )
     return "" if stored == turned else "stored" if stored else "shown"
 

@@ -68,7 +68,7 @@ def read(listing: Listing, named: str | None) -> TableSet:
             folder = stored.file if stored.member else posixpath.dirname(file)
             groups.setdefault((stored.split, folder, stored.shape[0] if stored.shape else 1), []).append(stored)
     for (split, _, rows), some in groups.items():
-        shapes = {one.name: one.shape[1:] for one in some if len(one.shape) > 1}
+        shapes = {array.name: array.shape[1:] for array in some if len(array.shape) > 1}
         data.parts.append(Part(split, some[0].file, partial(_chunks, listing.root, some), rows, shapes=shapes))
     return data
 
@@ -120,15 +120,15 @@ def read_header(opened: IO[bytes], file: str, member: str, size: int) -> Stored:
 
 def _chunks(root: Path, some: list[Stored]) -> Iterator[Chunk]:
     """Rows of all arrays side by side."""
-    width = sum(math.prod(one.shape[1:]) * one.dtype.itemsize for one in some)
+    width = sum(math.prod(array.shape[1:]) * array.dtype.itemsize for array in some)
     at_once, total = rows_at_once(width), some[0].shape[0] if some[0].shape else 1
     with contextlib.ExitStack() as stack:
-        readers = [_reader(stack, root, one) for one in some]
+        readers = [_reader(stack, root, array) for array in some]
         for start in range(0, total, at_once):
             rows = min(at_once, total - start)
             chunk: Chunk = {}
-            for one, read_rows in zip(some, readers, strict=True):
-                chunk.update(_columns(one, read_rows(start, rows)))
+            for array, read_rows in zip(some, readers, strict=True):
+                chunk.update(_columns(array, read_rows(start, rows)))
             yield chunk
 
 

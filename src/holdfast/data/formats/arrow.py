@@ -35,7 +35,7 @@ def _class_names(path: Path) -> dict[str, list[str]]:
     """The names of the classes of each column that is a `ClassLabel`."""
     try:
         features = json.loads(read_text(path, limit=_LARGEST))["features"]
-        labels = {name: one["names"] for name, one in features.items() if isinstance(one, dict) and "names" in one}
+        labels = {name: kind["names"] for name, kind in features.items() if isinstance(kind, dict) and "names" in kind}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
     return {str(name): [str(word)[:200] for word in names] for name, names in labels.items() if isinstance(names, list)}

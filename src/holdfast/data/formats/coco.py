@@ -26,7 +26,7 @@ from holdfast.data.samples import MOST_OBJECTS, ClassKey, Entry, ImageSet, Label
 from holdfast.errors import UsageError
 
 _HEAD = 1 << 16
-_MOST_TOLD = 10_000  # faults of one file
+_MOST_FAULTS = 10_000  # faults of one file
 Id = int | str
 
 
@@ -120,7 +120,7 @@ class _Content:
         self.images: list[_Image] = []
         self.categories: dict[ClassKey, str] = {}
         self.wrong: list[tuple[str, str]] = []  # code and words
-        self.numbers: dict[Id, int] = {}  # image ids of annotations, in the order they were met
+        self.image_ids: dict[Id, int] = {}  # image ids of annotations, in the order they were met
         self._image, self._start, self._length, self._place = array("i"), array("q"), array("i"), array("i")
         self._ids = array("q")
         self._met: Counter[str] = Counter()
@@ -139,7 +139,7 @@ class _Content:
 
     def tell(self, code: str, message: str) -> None:
         """Remember what is wrong with the file, up to a limit: it may be all of it."""
-        if len(self.wrong) < _MOST_TOLD:
+        if len(self.wrong) < _MOST_FAULTS:
             self.wrong.append((code, message[:200]))
 
     def _add_to_images(self, row: JsonRow) -> None:
@@ -165,7 +165,7 @@ class _Content:
         if not isinstance(image, (int, str)):
             self.tell("label-unreadable", f"annotation {place} has no image_id")
             return
-        self._image.append(self.numbers.setdefault(image, len(self.numbers)))
+        self._image.append(self.image_ids.setdefault(image, len(self.image_ids)))
         self._start.append(row.start)
         self._length.append(row.end - row.start)
         self._place.append(place)
@@ -185,10 +185,10 @@ class _Content:
         """Each image with the places of its row and of its annotations in the file, as 64-bit numbers: start, length, place."""
         images = np.frombuffer(self._image, np.int32)
         order = np.argsort(images, kind="stable")
-        table = np.stack([np.array(one, np.int64)[order] for one in (self._start, self._length, self._place)], axis=1)
-        edges = np.searchsorted(images[order], np.arange(len(self.numbers) + 1))
+        table = np.stack([np.array(column, np.int64)[order] for column in (self._start, self._length, self._place)], axis=1)
+        edges = np.searchsorted(images[order], np.arange(len(self.image_ids) + 1))
         for image in self.images:
-            number = self.numbers.get(image.id)
+            number = self.image_ids.get(image.id)
             own = table[edges[number] : edges[number + 1]] if number is not None else table[:0]
             yield image, np.array([image.start, image.length, 0], np.int64).tobytes() + own.tobytes()
 
@@ -216,12 +216,12 @@ def _add(data: ImageSet, file: str, content: _Content, paths: ImagePaths, taken:
         else:
             data.entries.append(Entry(split, path, file, spans=spans))
     met = {image.id for image in content.images}
-    for number in content.numbers:
+    for number in content.image_ids:
         if number not in met:
             content.tell("label-orphaned", f"image_id {number} is of no image")
-    data.faults += [Fault(code, file, 0, words) for code, words in content.wrong]
-    if len(content.wrong) == _MOST_TOLD:
-        data.notes.append(f"{file}: only the first {_MOST_TOLD:,} faults were counted")
+    data.faults += [Fault(code, file, 0, message) for code, message in content.wrong]
+    if len(content.wrong) == _MOST_FAULTS:
+        data.notes.append(f"{file}: only the first {_MOST_FAULTS:,} faults were counted")
 
 
 def read_label(root: Path, entry: Entry) -> Label:

@@ -26,7 +26,7 @@ _LONGEST_LINE = 64 << 20
 _MOST_LINES = 10_000  # that cannot be read
 _BLOCK = 4 << 20
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-_WORDS = "BYTE_ARRAY"  # how Parquet stores text and bytes
+_TEXT_TYPE = "BYTE_ARRAY"  # how Parquet stores text and bytes
 _DELTA_ROWS = 64  # at once, of words that are stored as differences: each may be as long as all before
 _LONG = (
     1000  # letters of a value that is neither number nor text, such as a list of structures; longer ones are kept by their hash
@@ -81,8 +81,8 @@ def _parquet(path: Path) -> Iterator[Any]:
     with pq.ParquetFile(path) as file:
         columns = range(file.metadata.num_columns)
         described = [file.metadata.schema.column(column) for column in columns]
-        words = [one.path for one in described if one.physical_type == _WORDS]
-    with pq.ParquetFile(path, read_dictionary=words) as file:  # equal words are stored once; so they are here
+        texts = [leaf.path for leaf in described if leaf.physical_type == _TEXT_TYPE]
+    with pq.ParquetFile(path, read_dictionary=texts) as file:  # equal words are stored once; so they are here
         for group in range(file.num_row_groups):  # all groups at once keep the whole file in memory
             of_group = file.metadata.row_group(group)
             chunks = [of_group.column(column) for column in columns]
@@ -101,7 +101,7 @@ def _json_lines(read_tables: Callable[[], Iterator[Any]]) -> Iterator[Any]:
 
     kinds: dict[str, Any] = {}
     for table in read_tables():
-        kinds |= {one.name: one.type for one in table.schema if not pa.types.is_null(one.type)} | {
+        kinds |= {field.name: field.type for field in table.schema if not pa.types.is_null(field.type)} | {
             name: pa.null()
             for name in table.schema.names
             if name not in kinds and pa.types.is_null(table.schema.field(name).type)
@@ -124,7 +124,7 @@ def _json_tables(path: Path, file: str, faults: list[Fault]) -> Iterator[Any]:
             try:
                 table = _json_table(rows.values())
             except pa.ArrowException:
-                wrong = {number: words for number, line in rows.items() if (words := _not_an_object(line))}
+                wrong = {number: reason for number, line in rows.items() if (reason := _not_an_object(line))}
                 faults += [Fault("table-unreadable", file, *item) for item in wrong.items() if (file, item[0]) not in reported]
                 if len(faults) > _MOST_LINES:
                     raise ValueError(
@@ -259,8 +259,8 @@ def _flat(values: Any) -> Any:
         return values.fill_null("").to_numpy(zero_copy_only=False)
     if pa.types.is_dictionary(kind):
         return _from_dictionary(values)
-    words = (str(value.as_py()) for value in values)
-    return np.array([word if len(word) <= _LONG else f"{word[:_LONG]} {_digest(word)}" for word in words], dtype=object)
+    texts = (str(value.as_py()) for value in values)
+    return np.array([word if len(word) <= _LONG else f"{word[:_LONG]} {_digest(word)}" for word in texts], dtype=object)
 
 
 def _from_dictionary(values: Any) -> Any:

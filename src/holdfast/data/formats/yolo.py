@@ -76,11 +76,11 @@ def _only_boxes(text: str, lines: list[str]) -> list[Thing] | None:
 
     A line of four beside one of six would put a coordinate in the place of a class, which is no whole number.
     """
-    words = text.split()
-    if len(words) != 5 * len(lines) or text.count(" ") != 4 * len(lines):
+    fields = text.split()
+    if len(fields) != 5 * len(lines) or text.count(" ") != 4 * len(lines):
         return None
     try:
-        values = list(map(float, words))
+        values = list(map(float, fields))
         kinds = list(map(int, values[0::5]))
     except (ValueError, OverflowError):
         return None
@@ -99,8 +99,8 @@ def _line_by_line(file: str, lines: list[str], shape: Shape | None) -> Label:
     for number, line in enumerate(lines, 1):
         code, wrong = "label-unreadable", ""
         try:
-            if words := line.split():
-                values = _values(words, shape)
+            if fields := line.split():
+                values = _values(fields, shape)
                 things.append(_thing(values, number, is_box=shape is not None))
                 code, wrong = "box-outside", _outside(values, shape) if shape else ""
         except (ValueError, OverflowError) as error:
@@ -110,17 +110,17 @@ def _line_by_line(file: str, lines: list[str], shape: Shape | None) -> Label:
     return Label(things, True, None, tuple(faults))
 
 
-def _values(words: list[str], shape: Shape | None) -> list[float]:
+def _values(fields: list[str], shape: Shape | None) -> list[float]:
     """The numbers of a line, of which the first is a class; ValueError where one is none, or they are too few or many."""
-    wanted = 5 + shape.points * shape.width if shape else len(words)
-    if shape and len(words) != wanted:
+    wanted = 5 + shape.points * shape.width if shape else len(fields)
+    if shape and len(fields) != wanted:
         keypoints = f"{shape.points} × {shape.width} for the keypoints of kpt_shape"
-        raise ValueError(f"{len(words)} numbers where there must be {wanted}: 5 for the box and {keypoints}")
-    values = [float(word) for word in words]
+        raise ValueError(f"{len(fields)} numbers where there must be {wanted}: 5 for the box and {keypoints}")
+    values = [float(word) for word in fields]
     if not isfinite(sum(values)):
-        raise ValueError(f"not a finite number in {' '.join(words)[:80]!r}")
+        raise ValueError(f"not a finite number in {' '.join(fields)[:80]!r}")
     if int(values[0]) != values[0]:
-        raise ValueError(f"class {words[0][:40]} is not an integer")
+        raise ValueError(f"class {fields[0][:40]} is not an integer")
     return values
 
 
@@ -202,15 +202,15 @@ def read(listing: Listing, named: str | None) -> ImageSet:
     entries: list[Entry] = []
     for split in _SPLITS:
         wanted = settings.get(split)
-        for one in wanted if isinstance(wanted, list) else [wanted]:
-            if isinstance(one, str) and one:
+        for place in wanted if isinstance(wanted, list) else [wanted]:
+            if isinstance(place, str) and place:
                 name = "val" if split == "valid" else split
-                entries += [_entry(listing, name, image) for image in _images(listing, base, one, described, faults)]
+                entries += [_entry(listing, name, image) for image in _images(listing, base, place, described, faults)]
     faults += _orphans(listing, entries)
     classes = _classes(settings.get("names"), settings.get("nc"), described, faults)
     reader: ReadLabel = read_label
     shape = settings.get("kpt_shape")
-    if isinstance(shape, list) and [type(one) for one in shape] == [int, int] and shape[0] > 0 and shape[1] in (2, 3):
+    if isinstance(shape, list) and [type(count) for count in shape] == [int, int] and shape[0] > 0 and shape[1] in (2, 3):
         reader = partial(read_pose, Shape(*shape))
     return ImageSet("yolo", listing.root, listing, entries, classes, reader, bool(classes), True, described, faults)
 
@@ -234,7 +234,7 @@ def _inside(listing: Listing, base: str, where: str) -> str | None:
     if where.startswith("/"):
         listed = listing.find(where)
         folder = Path(where).resolve()
-        for parent, name in ((listing.root, ""), *((one, one.as_posix()) for one in listing.allowed)):
+        for parent, name in ((listing.root, ""), *((allowed, allowed.as_posix()) for allowed in listing.allowed)):
             if listed is None and (folder == parent or parent in folder.parents):
                 listed = posixpath.join(name, folder.relative_to(parent).as_posix())
         return listed
