@@ -74,6 +74,8 @@ class TableSet:
                     first, done = first + rows, done + rows
                     if progress:
                         progress(done, max(total, done))
+                if not first:
+                    raise ValueError("it has no rows")
             except Exception as error:  # noqa: BLE001 - readers raise anything on damaged files
                 message = " ".join(str(error).split())[:300] or type(error).__name__
                 fault = Fault(_UNREADABLE.get(self.format, "table-unreadable"), part.file, 0, message)

@@ -109,3 +109,10 @@ def test_a_table_in_another_encoding_is_told(tmp_path: Path) -> None:
         assert (problem.code, problem.example) == (code, detail)
     made.write(tmp_path / "x.csv", rows.encode("utf-8-sig"))
     assert validate(tmp_path, Settings()).problems == []
+
+
+@every_case("name, content", [("x.csv", "a,b\n"), ("x.csv", ""), ("x.jsonl", ""), ("x.jsonl", "\n\n")])
+def test_a_table_without_rows_is_not_sound(name: str, content: str, tmp_path: Path) -> None:
+    made.write(tmp_path / name, content)
+    (problem,) = validate(tmp_path, Settings()).problems
+    assert problem.code == "table-unreadable" and ("it has no rows" in problem.example or "Empty CSV file" in problem.example)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -475,3 +476,12 @@ def test_a_jpeg_with_four_channels_is_cmyk_not_rgba(tmp_path: Path) -> None:
     (problem,) = (one for one in found(tmp_path).problems if one.code == "image-channels")
     assert problem.example.startswith("images/train/train00.jpg: 4 channels (CMYK); ")
     assert problem.example.endswith("others have 3 channels (RGB)")
+
+
+def test_a_data_yaml_whose_text_would_fill_the_memory_is_judged_without_writing_it_out(tmp_path: Path) -> None:
+    made.yolo(tmp_path)
+    bomb = "".join(f"a{level + 1}: &a{level + 1} [{', '.join([f'*a{level}'] * 10)}]\n" for level in range(12))
+    described = tmp_path / "data.yaml"
+    described.write_text(f"a0: &a0 [x]\n{bomb}{re.sub('nc:.*', '', described.read_text())}\nnc: *a12\n")
+    (problem,) = found(tmp_path).problems
+    assert problem.example == "data.yaml: nc is a list, not a number of classes"

@@ -289,7 +289,8 @@ def _classes(names: object, count: object, described: str, faults: list[Fault]) 
         int(key): str(name)[:200] for key, name in listed.items() if str(key).isdigit() and isinstance(name, (str, int, float))
     }
     if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
-        faults.append(Fault("class-count", described, 0, f"nc is {str(count)[:40]!r}, not a number of classes"))
+        stated = repr(count)[:40] if isinstance(count, (str, int, float)) else f"a {type(count).__name__}"  # which may be endless
+        faults.append(Fault("class-count", described, 0, f"nc is {stated}, not a number of classes"))
     elif isinstance(count, int):
         if classes and set(classes) != set(range(count)):
             faults.append(Fault("class-count", described, 0, f"nc is {count}, but names has {len(classes)}"))
