@@ -87,7 +87,7 @@ def _role(name: str, value: Any) -> Role:
     if _BOOKKEEPING.match(name) and not _has_names_of_weights(value):
         return "other"
     looks_like_weights = is_state_dict(value) or is_module(value) or (isinstance(value, dict) and _holds_models(value))
-    return "weights" if looks_like_weights or isinstance(value, TensorInfo) else "other"
+    return "weights" if looks_like_weights or is_tensor(value) else "other"
 
 
 def _named(name: str, value: Any) -> Role | None:
@@ -128,12 +128,17 @@ def _holds_models(table: dict[Any, Any]) -> bool:
     return bool(tables) and any(is_state_dict(value) or is_module(value) for value in tables)
 
 
+def is_tensor(value: Any) -> bool:
+    """Whether it is a tensor, or one that torch makes of several: sparse, nested, of a subclass."""
+    return isinstance(value, TensorInfo) or (isinstance(value, Opaque) and value.name.startswith("torch._utils._rebuild_"))
+
+
 def is_state_dict(value: Any) -> bool:
     """Whether it is a dict of tensors by name, as `state_dict()` gives it; what a module adds to its own is allowed."""
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         return False
-    tensors = [key for key, item in value.items() if isinstance(item, TensorInfo)]
-    others = [key for key, item in value.items() if not isinstance(item, TensorInfo) and not _is_extra(key, item)]
+    tensors = [key for key, item in value.items() if is_tensor(item)]
+    others = [key for key, item in value.items() if not is_tensor(item) and not _is_extra(key, item)]
     if not others:
         return len(tensors) > 0
     dotted = sum("." in key for key in tensors)
