@@ -116,3 +116,10 @@ def test_a_table_without_rows_is_not_sound(name: str, content: str, tmp_path: Pa
     made.write(tmp_path / name, content)
     (problem,) = validate(tmp_path, Settings()).problems
     assert problem.code == "table-unreadable" and ("it has no rows" in problem.example or "Empty CSV file" in problem.example)
+
+
+def test_of_two_columns_with_one_name_both_are_checked(tmp_path: Path) -> None:
+    rows = [f"{number * 7 % 31},{number * 5 % 29},x" for number in range(30)]
+    made.write(tmp_path / "x.csv", "\n".join(["a,a,b", "nan,3,y", *rows]) + "\n")
+    found = {problem.code: problem.example for problem in validate(tmp_path, Settings()).problems}
+    assert found["non-finite-input"] == "x.csv: a has 1 NaN of 31, first in row 0"

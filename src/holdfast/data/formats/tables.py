@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from json import dumps, loads
@@ -70,8 +71,13 @@ def _binary_columns(batch: Any) -> list[str]:
 
 
 def columns_of_batch(batch: Any) -> Chunk:
-    """The columns of an Arrow batch whose structures were made flat."""
-    return {str(name): _column(batch.column(place)) for place, name in enumerate(batch.schema.names)}
+    """The columns of an Arrow batch whose structures were made flat; a second `a` is called `a.1`, as pandas does."""
+    names: Counter[str] = Counter()
+    chunk: Chunk = {}
+    for place, name in enumerate(map(str, batch.schema.names)):
+        chunk[f"{name}.{names[name]}" if names[name] else name] = _column(batch.column(place))
+        names[name] += 1
+    return chunk
 
 
 def _parquet(path: Path) -> Iterator[Any]:
