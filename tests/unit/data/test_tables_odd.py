@@ -305,3 +305,27 @@ def test_a_column_that_numbers_the_rows_hides_no_leak_and_is_no_mismatch(tmp_pat
 
 def written(path: Path, head: str, rows: Iterable[str]) -> None:
     path.write_text("\n".join([head, *rows, ""]))
+
+
+def test_labels_that_are_more_or_fewer_than_their_samples_are_told(tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    for split, rows, labels in (("train", 60, 60), ("val", 40, 39)):
+        np.save(tmp_path / f"x_{split}.npy", chance.normal(size=(rows, 3)))
+        np.save(tmp_path / f"y_{split}.npy", chance.integers(0, 2, labels))
+    (problem,) = (one for one in found(tmp_path).problems if one.code == "array-lengths")
+    assert problem.example == "y_val.npy: y has 39 rows, x has 40" and problem.count == 1
+
+
+def test_nan_in_complex_numbers_is_found(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(40, 2)).view(np.complex128)
+    values[7] = complex(1.0, np.nan)
+    np.save(tmp_path / "a.npy", values[:, 0])
+    assert [problem.example for problem in found(tmp_path).problems] == ["a.npy: a.imag has 1 NaN of 40, first in row 7"]
+
+
+@pytest.mark.parametrize("shape, dtype", [("(1099511627776, 0)", "<f4"), ("(1099511627776,)", "|S0")])
+def test_an_array_of_endless_rows_without_a_value_is_refused(shape: str, dtype: str, tmp_path: Path) -> None:
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode())
+    (problem,) = found(tmp_path).problems
+    assert problem.code == "array-unreadable" and "rows without a value" in problem.example
