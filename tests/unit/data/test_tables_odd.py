@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
@@ -329,3 +331,30 @@ def test_an_array_of_endless_rows_without_a_value_is_refused(shape: str, dtype: 
     (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode())
     (problem,) = found(tmp_path).problems
     assert problem.code == "array-unreadable" and "rows without a value" in problem.example
+
+
+DAMAGED_FOOTERS = """
+import contextlib, io, sys
+from pathlib import Path
+import pyarrow as pa
+import pyarrow.parquet as pq
+from holdfast.data.formats.tables import _parquet
+
+buffer, path = io.BytesIO(), Path(sys.argv[1])
+pq.write_table(pa.table({"a": ["x", "y"]}), buffer, compression="none", store_schema=False)
+content = buffer.getvalue()
+footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+for place in range(footer, len(content) - 8):
+    for value in (0x06, 0x46):
+        path.write_bytes(content[:place] + bytes([value]) + content[place + 1 :])
+        with contextlib.suppress(Exception):
+            list(_parquet(path))
+print(len(content) - 8 - footer, "bytes changed")
+"""
+
+
+def test_a_damaged_parquet_footer_does_not_end_the_process(tmp_path: Path) -> None:
+    """PyArrow's own description of a column aborts on some of these."""
+    command = [sys.executable, "-c", DAMAGED_FOOTERS, str(tmp_path / "a.parquet")]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert answer.returncode == 0 and answer.stdout.endswith("bytes changed\n"), answer.stderr

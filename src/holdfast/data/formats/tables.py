@@ -90,6 +90,7 @@ def _parquet(path: Path) -> Iterator[Any]:
         texts = [leaf.path for leaf in described if leaf.physical_type == _TEXT_TYPE]
     with pq.ParquetFile(path, read_dictionary=texts) as file:  # equal words are stored once; so they are here
         for group in range(file.num_row_groups):  # all groups at once keep the whole file in memory
+            next(file.iter_batches(batch_size=1, row_groups=[group]), None)  # raises where `column` would end the process
             of_group = file.metadata.row_group(group)
             chunks = [of_group.column(column) for column in columns]
             size = sum(
