@@ -1,14 +1,17 @@
 """Damaged files of every format, by the thousand: `.venv/bin/python benchmarks/fuzz.py [--inputs 10000] [--seed 0]`.
 
-Small valid checkpoints and data sets are damaged by flipped bytes, truncation, changed length fields, duplicated parts and
-splices of two files. Each is read as the command line reads it. The bar: no crash, no answer after more than 5 s, never more
-than 200 MB, and nothing that is inside is executed. Input N is the same each time: `--only N --keep FOLDER` makes it again.
+Small valid checkpoints and data sets are damaged by flipped bytes, truncation, changed length fields, duplicated parts, splices
+of two files, odd values in texts, and damage inside the records of zip files, whose checksums are then right. Each is read as
+the command line reads it: checkpoints are verified, summed up and compared, data is validated, counted and drawn. The bar: no
+crash, no answer after more than 5 s, never more than 200 MB, and nothing that is inside is executed. Input N is the same each
+time: `--only N --keep FOLDER` makes it again.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import pickle
@@ -18,8 +21,10 @@ import select
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
+import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -96,6 +101,16 @@ def checkpoint_seeds(folder: Path) -> None:
     deepspeed = place("deepspeed/global_step7")
     torch.save({"module": weights, "ds_version": "0.14"}, deepspeed / "mp_rank_00_model_states.pt")
     torch.save({"optimizer_state_dict": {}}, deepspeed / "zero_pp_rank_0_mp_rank_00_optim_states.pt")
+    with contextlib.suppress(ImportError):
+        import h5py
+
+        with h5py.File(place("keras") / "a.weights.h5", "w") as file:
+            for name, tensor in weights.items():
+                file.create_dataset(f"layers/{name}/vars/0", data=tensor.numpy())
+        with zipfile.ZipFile(folder / "keras" / "a.keras", "w") as archive:
+            archive.writestr("metadata.json", json.dumps({"keras_version": "3.5.0"}))
+            archive.writestr("config.json", json.dumps({"class_name": "Sequential", "config": {}}))
+            archive.write(folder / "keras" / "a.weights.h5", "model.weights.h5")
     write_checkpoint(folder / "holdfast", 7, {"weights": Tensors(weights), "training": {"optimizers": [optimizer.state_dict()]}})
 
 
@@ -115,6 +130,11 @@ def data_seeds(folder: Path) -> None:
     (folder / "json/a.json").write_text(json.dumps(rows))
     np.save(folder / "npy/a.npy", dice.random((32, 4)).astype(np.float32))
     np.savez(folder / "npz/a.npz", x=dice.random((32, 4)), y=np.arange(32))
+    (folder / "ts").mkdir()
+    head = (
+        "@problemName x\n@timeStamps false\n@univariate true\n@equalLength true\n@seriesLength 4\n@classLabel true a b\n@data\n"
+    )
+    (folder / "ts/x_TRAIN.ts").write_text(head + "".join(f"{n}.0,2.5,-1,{n}:{'ab'[n % 2]}\n" for n in range(20)))
     (folder / "text/a.txt").write_text("\n".join("a line of text about nothing in particular" for _ in range(60)))
     with contextlib.suppress(ImportError):
         import pyarrow as arrow
@@ -124,6 +144,12 @@ def data_seeds(folder: Path) -> None:
         for kind in ("parquet", "feather"):
             (folder / kind).mkdir()
         parquet.write_table(table, folder / "parquet/a.parquet")
+        (folder / "arrow/train").mkdir(parents=True)
+        shard = str(folder / "arrow/train/data-00000-of-00001.arrow")
+        with arrow.OSFile(shard, "wb") as sink, arrow.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        (folder / "arrow/train/state.json").write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}))
+        (folder / "arrow/train/dataset_info.json").write_text(json.dumps({"features": {}}))
         feather.write_feather(table, folder / "feather/a.feather")
     with contextlib.suppress(ImportError):
         import uproot
@@ -158,6 +184,14 @@ def _image_seeds(folder: Path, dice: Any) -> None:
         note.parent.mkdir(parents=True, exist_ok=True)
         size = "<size><width>32</width><height>24</height><depth>3</depth></size>"
         note.write_text(f"<annotation><filename>{number}.jpg</filename>{size}<object><name>cat</name>{box}</object></annotation>")
+    for number in range(2):
+        picture(folder / f"masks/images/{number}.png")
+        picture(folder / f"masks/masks/{number}.png", mask=True)
+    (folder / "webdataset").mkdir()
+    with tarfile.open(folder / "webdataset/000.tar", "w") as archive:
+        for number in range(2):
+            archive.add(folder / f"yolo/images/train/{number}.jpg", f"{number}.jpg")
+            archive.add(folder / f"yolo/labels/train/{number}.txt", f"{number}.cls")
     (folder / "yolo/data.yaml").write_text("path: .\ntrain: images/train\nval: images/train\nnames: [cat, dog]\n")
     boxes = [{"id": n, "image_id": n, "category_id": 1, "bbox": [2, 3, 9, 9], "area": 81, "iscrowd": 0} for n in range(2)]
     pictures = [{"id": n, "file_name": f"{n}.png", "width": 32, "height": 24} for n in range(2)]
@@ -171,7 +205,7 @@ def _image_seeds(folder: Path, dice: Any) -> None:
 def damaged(data: bytes, other: bytes, dice: random.Random) -> bytes:
     """One to three damages, one after the other."""
     for _ in range(dice.choice((1, 1, 2, 3))):
-        data = dice.choice((_flipped, _truncated, _other_length, _doubled, _spliced))(data, other, dice)
+        data = dice.choice((*_DAMAGES, _odd_value, _inside_zip))(data, other, dice)
     return data
 
 
@@ -206,6 +240,39 @@ def _spliced(data: bytes, other: bytes, dice: random.Random) -> bytes:
     return data[: dice.randrange(len(data) + 1)] + other[dice.randrange(len(other) + 1) :]
 
 
+_DAMAGES = (_flipped, _truncated, _other_length, _doubled, _spliced)
+_VALUE = re.compile(rb'-?\d+(?:\.\d+)?|"[^"\n]{0,200}"|true|false|null')
+_ODD_VALUES = (
+    b"NaN", b"-Infinity", b"1e999", b"-1", b"0", b"0.0", b"1.5", b"9" * 40, b"9" * 5000, b"null", b"true", b'""', b"[]", b"{}",
+    b"[" * 2000, b'"\\ud800"', b"\xff\xfe", b'"../../../etc/passwd"', b'"/etc/passwd"', b"", b"\0", b"\xef\xbb\xbf", b"\r\n",
+)  # fmt: skip
+
+
+def _odd_value(data: bytes, _: bytes, dice: random.Random) -> bytes:
+    """Up to three values of a text are other ones."""
+    for _ in range(dice.choice((1, 1, 3))):
+        places = [match.span() for match in _VALUE.finditer(data[: 1 << 16])]
+        if not places:
+            return data
+        begin, end = dice.choice(places)
+        data = data[:begin] + dice.choice(_ODD_VALUES) + data[end:]
+    return data
+
+
+def _inside_zip(data: bytes, other: bytes, dice: random.Random) -> bytes:
+    """A record of a zip file is damaged, and the file written again with the checksum of that."""
+    with contextlib.suppress(Exception):  # it is no zip file, or damaged already
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(buffer, "w") as again:
+            target = dice.choice(archive.namelist())
+            for record in archive.infolist():
+                content = archive.read(record)
+                damage = dice.choice((*_DAMAGES, _odd_value))
+                again.writestr(record.filename, damage(content, other, dice) if record.filename == target else content)
+        return buffer.getvalue()
+    return data
+
+
 def make_input(seeds: Path, into: Path, number: int, seed: int) -> tuple[str, Path]:
     """Input `number`: its kind, and the folder that it lies in. One file of a seed is damaged, the others are whole."""
     dice = random.Random(f"{seed}-{number}")
@@ -231,10 +298,10 @@ def read(kind: str, folder: Path) -> str:
 def _read_checkpoints(folder: Path) -> str:
     from holdfast.checkpoints.formats.find import find_checkpoints
     from holdfast.checkpoints.formats.open import open_checkpoint
-    from holdfast.checkpoints.matching.from_contents import side_of
     from holdfast.checkpoints.summary import summarise
     from holdfast.checkpoints.verify import verify
     from holdfast.errors import HoldfastError
+    from holdfast.matching.from_contents import side_of
 
     for path in find_checkpoints(folder) or sorted(folder.rglob("*")):
         try:
@@ -251,13 +318,25 @@ def _read_checkpoints(folder: Path) -> str:
 
 
 def _read_data(folder: Path) -> str:
+    from holdfast.data.stats.take import take_statistics
     from holdfast.data.validate import Settings, validate
+    from holdfast.data.visualize.sample import Wish
+    from holdfast.data.visualize.visualize import visualize
     from holdfast.errors import HoldfastError
 
-    try:
-        json.dumps(validate(folder, Settings(jobs=1)).as_row())
-    except HoldfastError as error:
-        return "" if error.problem and error.fix else "an error without words"
+    settings, page = Settings(jobs=1), folder.parent.parent / "page.html"
+    for look in (
+        lambda: validate(folder, settings),
+        lambda: take_statistics(folder, Settings(jobs=1, pixels=True)),
+        lambda: visualize(str(folder), settings, Wish(samples=4), page),
+    ):
+        try:
+            json.dumps(look().as_row())
+        except HoldfastError as error:
+            if not error.problem or not error.fix:
+                return "an error without words"
+        finally:
+            page.unlink(missing_ok=True)
     return ""
 
 
@@ -267,6 +346,8 @@ def work(seeds: Path, seed: int) -> None:
     import warnings
 
     warnings.simplefilter("ignore")
+    with contextlib.suppress(ImportError):
+        import h5py  # noqa: F401  it asks the system for the processor's name when it is imported
     executed: list[str] = []
     sys.addaudithook(lambda event, _: executed.append(event) if event in FORBIDDEN else None)
     resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))

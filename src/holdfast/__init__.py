@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from holdfast.version import __version__
 
 if TYPE_CHECKING:
-    from holdfast.checkpoints.load import Loaded, load
     from holdfast.data.cleaned import read_quarantine
     from holdfast.data.predictions import PredictionWriter
     from holdfast.inside.seeding import seed
     from holdfast.inside.watch import Run, watch
+    from holdfast.matching.load import Loaded, load
     from holdfast.state.position import Position
     from holdfast.state.store import CheckpointStore
 
@@ -34,11 +34,11 @@ __all__ = [
 
 _WHERE = {
     "CheckpointStore": "holdfast.state.store",
-    "Loaded": "holdfast.checkpoints.load",
+    "Loaded": "holdfast.matching.load",
     "Position": "holdfast.state.position",
     "PredictionWriter": "holdfast.data.predictions",
     "Run": "holdfast.inside.watch",
-    "load": "holdfast.checkpoints.load",
+    "load": "holdfast.matching.load",
     "read_quarantine": "holdfast.data.cleaned",
     "seed": "holdfast.inside.seeding",
     "watch": "holdfast.inside.watch",

@@ -32,6 +32,7 @@ LEVELS = {
     "data": 2,
     "loading": 3,  # measures the loader that a factory makes; `data` knows what a factory is
     "signals": 1,
+    "matching": 2,  # a checkpoint against a model or another one: compared, loaded
     "checkpoints": 1,
     "drawing": 1,
     "environment": 1,

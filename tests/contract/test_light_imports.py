@@ -21,6 +21,7 @@ INSIDE = sorted(
         SOURCE / "environment" / "cgroup.py",
         *(SOURCE / "signals").rglob("*.py"),
         *(SOURCE / "checkpoints").rglob("*.py"),
+        *(SOURCE / "matching").rglob("*.py"),
         *(SOURCE / "state").rglob("*.py"),
         *(SOURCE / "inside").rglob("*.py"),
         *(SOURCE / "drills" / name for name in ("fault.py", "plan.py")),
@@ -29,7 +30,7 @@ INSIDE = sorted(
     ]
 )
 _DRILLS = ("holdfast.drills.fault", "holdfast.drills.plan", "holdfast.drills.injection")  # what runs and scores them is outside
-_UNITS = ("signals", "checkpoints", "environment.cgroup", "state", "inside")
+_UNITS = ("signals", "checkpoints", "matching", "environment.cgroup", "state", "inside")
 OWN = (
     "holdfast.errors",
     "holdfast.memory_errors",

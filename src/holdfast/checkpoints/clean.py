@@ -38,11 +38,11 @@ def newest_clean(paths: Iterable[Path]) -> tuple[Path | None, dict[Path, str]]:
 
 def first_clean(paths: Iterable[Path]) -> str | None:
     """The first checkpoint that is whole and finite, with a warning about those before it; None if there is none."""
-    found, problems = newest_clean(paths)
+    newest, problems = newest_clean(paths)
     for path, problem in problems.items():
-        instead = f"{found} is used instead" if found is not None else "no checkpoint before it is clean"
+        instead = f"{newest} is used instead" if newest is not None else "no checkpoint before it is clean"
         warnings.warn(f"holdfast: {path} is not used: {problem} {instead}.", stacklevel=3)
-    return str(found) if found is not None else None
+    return str(newest) if newest is not None else None
 
 
 def newest(paths: Iterable[Path]) -> str | None:

@@ -128,9 +128,9 @@ class Contents:
         """When its newest file was written."""
         return max((file.modified for file in self.files), default=0.0)
 
-    def trouble(self, state: State, words: str, fix: str, where: str = "") -> None:
+    def trouble(self, state: State, message: str, fix: str, where: str = "") -> None:
         """Add a trouble."""
-        self.troubles.append(Trouble(state, words, fix, where))
+        self.troubles.append(Trouble(state, message, fix, where))
 
     @property
     def state(self) -> State:

@@ -143,8 +143,8 @@ def torn_in(parent: Path) -> list[tuple[int, Path]]:
 
 def next_number(parent: Path) -> int:
     """The number of the next checkpoint in a folder."""
-    numbers = [kept.manifest.get("number") for kept in _whole_in(parent)]
-    return 1 + max((number for number in numbers if isinstance(number, int)), default=0)
+    counts = [kept.manifest.get("number") for kept in _whole_in(parent)]
+    return 1 + max((number for number in counts if isinstance(number, int)), default=0)
 
 
 def _whole_in(parent: Path) -> Iterator[Kept]:

@@ -35,7 +35,7 @@ class Counts(NamedTuple):
 
     def plus(self, other: Counts) -> Counts:
         """Both together."""
-        return Counts(*(one + two for one, two in zip(self, other, strict=True)))
+        return Counts(*(own + more for own, more in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

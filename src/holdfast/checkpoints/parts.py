@@ -87,7 +87,7 @@ def _role(name: str, value: Any) -> Role:
     if _BOOKKEEPING.match(name) and not _has_names_of_weights(value):
         return "other"
     looks_like_weights = is_state_dict(value) or is_module(value) or (isinstance(value, dict) and _holds_models(value))
-    return "weights" if looks_like_weights or isinstance(value, TensorInfo) else "other"
+    return "weights" if looks_like_weights or is_tensor(value) else "other"
 
 
 def _named(name: str, value: Any) -> Role | None:
@@ -102,7 +102,7 @@ def _fits(role: Role, name: str, value: Any) -> bool:
     if role == "settings":
         return isinstance(value, dict) or settings_of(value) is not None
     if role == "rng":
-        return not isinstance(value, (bool, int, float, str)) and not any("float" in one.dtype for one in tensors_in(value))
+        return not isinstance(value, (bool, int, float, str)) and not any("float" in tensor.dtype for tensor in tensors_in(value))
     if role == "scaler":
         tables = value if isinstance(value, (list, tuple)) else [value]
         return any("scale" in str(key) for table in tables if isinstance(table, dict) for key in table)
@@ -128,12 +128,17 @@ def _holds_models(table: dict[Any, Any]) -> bool:
     return bool(tables) and any(is_state_dict(value) or is_module(value) for value in tables)
 
 
+def is_tensor(value: Any) -> bool:
+    """Whether it is a tensor, or one that torch makes of several: sparse, nested, of a subclass."""
+    return isinstance(value, TensorInfo) or (isinstance(value, Opaque) and value.name.startswith("torch._utils._rebuild_"))
+
+
 def is_state_dict(value: Any) -> bool:
     """Whether it is a dict of tensors by name, as `state_dict()` gives it; what a module adds to its own is allowed."""
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         return False
-    tensors = [key for key, one in value.items() if isinstance(one, TensorInfo)]
-    others = [key for key, one in value.items() if not isinstance(one, TensorInfo) and not _is_extra(key, one)]
+    tensors = [key for key, item in value.items() if is_tensor(item)]
+    others = [key for key, item in value.items() if not is_tensor(item) and not _is_extra(key, item)]
     if not others:
         return len(tensors) > 0
     dotted = sum("." in key for key in tensors)
@@ -190,7 +195,7 @@ def settings_of(value: Any) -> dict[str, Any] | None:
     if not isinstance(value, dict) or next(tensors_in(value), None) is not None:
         return None
     content = value.get("_content")  # OmegaConf keeps its own under this name
-    return {str(key): one for key, one in (content if isinstance(content, dict) else value).items()}
+    return {str(key): item for key, item in (content if isinstance(content, dict) else value).items()}
 
 
 def is_kept_beside(part: Part) -> bool:
@@ -204,11 +209,11 @@ def arrays_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[str, Opa
     if isinstance(value, Opaque) and value.name in ("numpy.ndarray", "torch.Tensor") and len(value.arguments) > 1:
         yield ".".join(map(str, path)) or "array", value
     elif isinstance(value, dict):
-        for key, one in value.items():
-            yield from arrays_in(one, (*path, key))
+        for key, item in value.items():
+            yield from arrays_in(item, (*path, key))
     elif isinstance(value, (list, tuple)):
-        for number, one in enumerate(value):
-            yield from arrays_in(one, (*path, number))
+        for number, item in enumerate(value):
+            yield from arrays_in(item, (*path, number))
     elif isinstance(value, Opaque):
         yield from arrays_in(value.state, path)
         yield from arrays_in(value.arguments, path)
@@ -218,12 +223,12 @@ def tensors_in(value: Any) -> Iterator[TensorInfo]:
     """All tensors below."""
     stack = [value]
     while stack:
-        one = stack.pop()
-        if isinstance(one, TensorInfo):
-            yield one
-        elif isinstance(one, dict):
-            stack.extend(reversed(one.values()))
-        elif isinstance(one, (list, tuple)):
-            stack.extend(reversed(one))
-        elif isinstance(one, Opaque):
-            stack += [one.state, *reversed(one.arguments)]
+        item = stack.pop()
+        if isinstance(item, TensorInfo):
+            yield item
+        elif isinstance(item, dict):
+            stack.extend(reversed(item.values()))
+        elif isinstance(item, (list, tuple)):
+            stack.extend(reversed(item))
+        elif isinstance(item, Opaque):
+            stack += [item.state, *reversed(item.arguments)]

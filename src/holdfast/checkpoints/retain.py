@@ -36,7 +36,9 @@ def to_keep(kept: Sequence[Kept], *, keep_last: int, every_epochs: int | None) -
     """Of some checkpoints, the oldest first: the last ones, and the last of every epoch that is a multiple of `every_epochs`."""
     stay = list(kept[-keep_last:])
     if every_epochs:
-        last_of = {one.epoch: one for one in kept if one.epoch and one.epoch % every_epochs == 0}
+        last_of = {
+            checkpoint.epoch: checkpoint for checkpoint in kept if checkpoint.epoch and checkpoint.epoch % every_epochs == 0
+        }
         stay += last_of.values()
     return stay
 
@@ -44,5 +46,9 @@ def to_keep(kept: Sequence[Kept], *, keep_last: int, every_epochs: int | None) -
 def best_of(kept: Sequence[Kept], metric: str, *, lower_is_better: bool) -> Kept | None:
     """The one with the best value of a metric; of two with the same, the older. NaN is never the best."""
     sign = 1.0 if lower_is_better else -1.0
-    scored = [(sign * value, one.age, one) for one in kept if math.isfinite(value := one.metrics.get(metric, math.nan))]
+    scored = [
+        (sign * value, checkpoint.age, checkpoint)
+        for checkpoint in kept
+        if math.isfinite(value := checkpoint.metrics.get(metric, math.nan))
+    ]
     return min(scored, key=lambda entry: entry[:2])[2] if scored else None

@@ -42,10 +42,10 @@ def _power(exponent: int) -> int:
     return result
 
 
-def _product(one: int, other: int) -> int:
+def _product(left: int, other: int) -> int:
     result, bit = 0, _ONE
     while bit:
-        if one & bit:
+        if left & bit:
             result ^= other
         other = (other >> 1) ^ (_DIVISOR if other & 1 else 0)
         bit >>= 1
@@ -124,11 +124,11 @@ def _read_all(reading: _Reading, pieces: list[_Piece], workers: int) -> Iterator
         return
     pool = ThreadPoolExecutor(min(workers, len(pieces)), "holdfast-scan")
     try:
-        found = pool.map(reading.read, pieces)
+        results = pool.map(reading.read, pieces)
     except RuntimeError:  # Python is ending, and starts no thread any more
-        found = map(reading.read, pieces)
+        results = map(reading.read, pieces)
     try:
-        yield from zip(pieces, found, strict=True)
+        yield from zip(pieces, results, strict=True)
     finally:
         pool.shutdown(cancel_futures=True)  # an interrupt does not wait for the rest of 10 GB
 

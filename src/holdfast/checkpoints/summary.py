@@ -58,7 +58,7 @@ class Summary:
             "metric": {"name": name, "value": value} if name else None,
             "metrics": self.metrics,
             "saved_at": self.saved_at,
-            "holds": [one for one in HOLDS if one in self.holds],
+            "holds": [part for part in HOLDS if part in self.holds],
             "weights_only": self.weights_only,
             "parameters": self.parameters,
             "versions": self.versions,
@@ -106,7 +106,7 @@ def weights_part(contents: Contents) -> Part | None:
     candidates = [(part, inner) for part in parts if part.role == "weights" and (inner := _largest(part)) is not None]
     named = [(part, inner) for part, inner in candidates if part.path and str(part.path[-1]) in MODEL_KEYS]
     if named:
-        return min(named, key=lambda one: (len(one[0].path), MODEL_KEYS.index(str(one[0].path[-1]))))[1]
+        return min(named, key=lambda pair: (len(pair[0].path), MODEL_KEYS.index(str(pair[0].path[-1]))))[1]
     if candidates:
         return max((inner for _, inner in candidates), key=_count)
     averaged = [inner for part in parts if part.role == "ema" and (inner := _largest(part)) is not None]
@@ -117,7 +117,7 @@ def tensors_of(value: Any) -> dict[str, TensorInfo]:
     """A state dict without what is no tensor, or the state dict of a module that was pickled whole."""
     if is_module(value):
         return module_weights(value)
-    return {str(key): one for key, one in value.items() if isinstance(one, TensorInfo)} if isinstance(value, dict) else {}
+    return {str(key): item for key, item in value.items() if isinstance(item, TensorInfo)} if isinstance(value, dict) else {}
 
 
 def _largest(part: Part) -> Part | None:
@@ -135,9 +135,9 @@ def state_dicts(part: Part, depth: int = 3) -> Iterator[Part]:
         value = value.state
     if depth:
         entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
-        for key, one in entries:
-            if isinstance(one, (dict, Opaque, list)):
-                yield from state_dicts(Part(part.role, (*part.path, key), one), depth - 1)
+        for key, item in entries:
+            if isinstance(item, (dict, Opaque, list)):
+                yield from state_dicts(Part(part.role, (*part.path, key), item), depth - 1)
 
 
 def _count(part: Part) -> int:
@@ -173,8 +173,8 @@ def _steps_of_optimizer(contents: Contents, parts: list[Part]) -> int | None:
             continue
         table = part.value[0] if isinstance(part.value, (list, tuple)) and part.value else part.value
         state = table.get("state") if isinstance(table, dict) else None
-        for one in list(state.values())[:1] if isinstance(state, dict) else ():
-            count = one.get("step") if isinstance(one, dict) else None
+        for entry in list(state.values())[:1] if isinstance(state, dict) else ():
+            count = entry.get("step") if isinstance(entry, dict) else None
             value = scalar_of(contents, count) if isinstance(count, TensorInfo) else count
             if isinstance(value, (int, float)) and 0 <= value < 1e15:
                 return int(value)

@@ -141,7 +141,7 @@ class Verdict:
             "path": str(self.path),
             "state": self.state,
             "troubles": [{**asdict(trouble), "where": trouble.where or None} for trouble in self.troubles],
-            "bad": [asdict(one) for one in self.bad],
+            "bad": [asdict(tensor) for tensor in self.bad],
             "notes": self.notes,
             "tensors": self.tensors,
             "bytes_read": self.bytes_read,
@@ -173,8 +173,8 @@ def verify(
         bad=bad,
         notes=[*contents.notes, *notes],
         tensors=len(contents.tensors),
-        bytes_read=sum(one.read for one in scanned),
-        checked=bool(scanned) and all(one.crc32 is not None for one in scanned if one.read),
+        bytes_read=sum(storage.read for storage in scanned),
+        checked=bool(scanned) and all(storage.crc32 is not None for storage in scanned if storage.read),
         seconds=time.perf_counter() - started,
     )
 
@@ -227,7 +227,7 @@ class _Looking:
 
     def _count(self, tensor: TensorInfo, scanned: list[Scanned]) -> Counts:
         begin, end = tensor.span
-        ranges = [one for one in scanned[tensor.storage].bad if one[0] < end and one[1] > begin]
+        ranges = [span for span in scanned[tensor.storage].bad if span[0] < end and span[1] > begin]
         storage = self._contents.storages[tensor.storage]
         return count_in(tensor, storage, ranges) if ranges else Counts()
 
@@ -269,17 +269,17 @@ def amounts(nan: int, inf: int) -> str:
 def _read_troubles(contents: Contents, scanned: list[Scanned]) -> Iterator[Trouble]:
     """Files that could not be read to their end, or changed meanwhile; each once."""
     errors: dict[Path, str] = {}
-    for storage, one in zip(contents.storages, scanned, strict=True):
-        if one.error:
-            errors.setdefault(storage.file, one.error)
+    for storage, reading in zip(contents.storages, scanned, strict=True):
+        if reading.error:
+            errors.setdefault(storage.file, reading.error)
     for file, error in errors.items():
         changed = "while it was read" in error
-        words = f"{file.name}: {error}." if len(contents.files) > 1 else f"{error[:1].upper()}{error[1:]}."
-        yield Trouble("torn", words, _AGAIN if changed else _COPY, file.name)
+        message = f"{file.name}: {error}." if len(contents.files) > 1 else f"{error[:1].upper()}{error[1:]}."
+        yield Trouble("torn", message, _AGAIN if changed else _COPY, file.name)
     for info in contents.files:
         if info.path not in errors and has_changed(info):
-            words = f"{info.path.name} changed while it was read: another process is writing to it."
-            yield Trouble("torn", words, _AGAIN, info.path.name)
+            message = f"{info.path.name} changed while it was read: another process is writing to it."
+            yield Trouble("torn", message, _AGAIN, info.path.name)
 
 
 def has_changed(info: FileInfo) -> bool:
@@ -295,9 +295,9 @@ def _sum_troubles(contents: Contents, scanned: list[Scanned]) -> Iterator[Troubl
     """Storages whose bytes do not match their checksums, told for each file."""
     torn = contents.state != "clean"
     wrong: dict[Path, list[int]] = defaultdict(list)
-    for number, (storage, one) in enumerate(zip(contents.storages, scanned, strict=True)):
-        unknown = storage.crc32 is None or one.crc32 is None or one.error or (torn and not storage.crc32)
-        if not unknown and one.crc32 != storage.crc32:
+    for number, (storage, reading) in enumerate(zip(contents.storages, scanned, strict=True)):
+        unknown = storage.crc32 is None or reading.crc32 is None or reading.error or (torn and not storage.crc32)
+        if not unknown and reading.crc32 != storage.crc32:
             wrong[storage.file].append(number)
     names: dict[int, list[str]] = defaultdict(list)
     for tensor in contents.tensors if wrong else ():
@@ -306,20 +306,20 @@ def _sum_troubles(contents: Contents, scanned: list[Scanned]) -> Iterator[Troubl
         hit = [name for number in storages for name in (names.get(number) or [contents.storages[number].name])]
         where = f" in {file.name}" if len(contents.files) > 1 else ""
         sums = "checksums" if len(storages) > 1 else "checksum"
-        words = f"The bytes of {few(hit)}{where} do not match their {sums}: they were damaged after they were saved."
-        yield Trouble("torn", words, _COPY, hit[0])
+        message = f"The bytes of {few(hit)}{where} do not match their {sums}: they were damaged after they were saved."
+        yield Trouble("torn", message, _COPY, hit[0])
 
 
 def _non_finite(bad: list[BadTensor], contents: Contents, roles: dict[str, Role], arrays: int) -> Trouble:
     """The sentence about all bad tensors, and what can still be done with the rest."""
-    kinds = {roles.get(one.name, "weights") for one in bad}
+    kinds = {roles.get(tensor.name, "weights") for tensor in bad}
     floating = sum(tensor.dtype in LAYOUTS for tensor in contents.tensors) + arrays
-    nan, inf = sum(one.nan for one in bad), sum(one.inf for one in bad)
+    nan, inf = sum(tensor.nan for tensor in bad), sum(tensor.inf for tensor in bad)
     hold = "tensors holds" if len(bad) == 1 else "tensors hold"
-    words = f"{len(bad):,} of {floating:,} {hold} non-finite values: {amounts(nan, inf)}."
+    message = f"{len(bad):,} of {floating:,} {hold} non-finite values: {amounts(nan, inf)}."
     if "weights" in kinds:
-        own = [one.name for one in contents.tensors if one.dtype in LAYOUTS and roles.get(one.name) == "weights"]
-        whole = sum(roles.get(one.name) == "weights" for one in bad) >= 0.9 * len(own)
+        own = [tensor.name for tensor in contents.tensors if tensor.dtype in LAYOUTS and roles.get(tensor.name) == "weights"]
+        whole = sum(roles.get(tensor.name) == "weights" for tensor in bad) >= 0.9 * len(own)
         fix = "the training had already failed when it was saved: " + OLDER if whole and len(own) > 1 else OLDER
         if "ema" not in kinds and "ema" in set(roles.values()):
             fix += "; its averaged weights are finite"
@@ -327,4 +327,4 @@ def _non_finite(bad: list[BadTensor], contents: Contents, roles: dict[str, Role]
         fix = "the weights are finite: load these alone with a fresh optimizer, or " + OLDER
     else:
         fix = "the weights are finite: load these, not the averaged ones, or " + OLDER
-    return Trouble("non-finite", words, fix, bad[0].name)
+    return Trouble("non-finite", message, fix, bad[0].name)

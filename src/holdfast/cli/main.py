@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -14,6 +15,9 @@ def main() -> None:
         from holdfast.cli.run import run
 
         raise SystemExit(in_words(lambda: run(sys.argv[2:])))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that is not UTF-8 is printed as \udcff, which is JSON, too
+            stream.reconfigure(errors="backslashreplace")
     try:
         from holdfast.cli.app import app
 

@@ -18,6 +18,7 @@ from typing import Any
 
 _VERSION = 8  # raise it whenever facts or problems change their meaning
 _KEPT = 200  # cache files; the oldest go first
+_as_json = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` makes a new encoder for each sample
 
 
 def cache_folder() -> Path:
@@ -101,7 +102,7 @@ class Cache:
     def keep_facts(self, rows: Iterable[tuple[str, str, Any]]) -> None:
         """Remember samples: name, stamp, and what JSON can hold."""
         if self._database is not None:
-            made = [(name, stamp, json.dumps(content, separators=(",", ":"))) for name, stamp, content in rows]
+            made = [(name, stamp, _as_json(content)) for name, stamp, content in rows]
             self._write("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", made)
 
     def report(self, stamp: str) -> Any:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
 
 from holdfast.data.formats.coco import ImagePaths
 from holdfast.data.formats.detect import Settings, open_data
 from holdfast.data.formats.yolo import settings_of
-from holdfast.data.json_stream import json_rows
+from holdfast.data.json_stream import JsonRow, json_rows
 from holdfast.data.listing import stem
 from holdfast.data.problem import Problem, Report
 from holdfast.data.remote import is_remote
@@ -81,7 +81,8 @@ def write_quarantine(report: Report, path: str, settings: Settings, to: Path) ->
 
 def read_quarantine(path: str | Path) -> frozenset[str]:
     """The samples to skip, for a loader: paths of images, or `file:row`."""
-    return frozenset(line for line in Path(path).read_text(encoding="utf-8").splitlines() if line)
+    text = Path(path).read_text(encoding="utf-8", errors="surrogateescape")
+    return frozenset(line for line in text.splitlines() if line)
 
 
 def write_cleaned(report: Report, path: str, settings: Settings, into: Path | None) -> Iterator[str]:
@@ -141,17 +142,26 @@ def _coco(data: ImageSet, gone: set[tuple[str, str]], folder: Path) -> Iterator[
         beside = folder == data.root or sum(stem(other) == stem(file) for other in splits) > 1  # as train/a.json and val/a.json
         to = folder / (Path(file).with_suffix(".cleaned.json") if beside else f"{stem(file)}.cleaned.json")
         rows = (row for row in json_rows(data.root / file) if row.key == "images" and row.in_list)
-        kept = {row.value["id"] for row in rows if (split, paths.find(row.value["file_name"], split)) not in gone}
+        images = (
+            (_id_of(row, "id"), paths.find(row.value.get("file_name"), split)) for row in rows if isinstance(row.value, dict)
+        )
+        kept = {number for number, path in images if number is not None and (split, path) not in gone}
         counts: Counter[str] = Counter()
         _write(to, _coco_text(data.root / file, kept, counts))
         yield f"wrote {to}: {counts['images']:,} images, {counts['annotations']:,} annotations"
 
 
-def _coco_text(path: Path, kept: set[object], counts: Counter[str]) -> Iterator[str]:
+def _id_of(row: JsonRow, key: str) -> int | float | str | None:
+    """The id in a row of a JSON file; None where there is none that an image can have."""
+    number = row.value.get(key) if isinstance(row.value, dict) else None
+    return number if isinstance(number, (int, float, str)) else None
+
+
+def _coco_text(path: Path, kept: Set[object], counts: Counter[str]) -> Iterator[str]:
     """The text of a JSON file with the rows of some images only; `counts` counts the rows that stay."""
     before, names = "{", {"images": "id", "annotations": "image_id"}
     for row in json_rows(path):
-        if row.in_list and row.key in names and row.value.get(names[row.key]) not in kept:
+        if row.in_list and row.key in names and _id_of(row, names[row.key]) not in kept:
             continue
         comma = "," if row.in_list and counts[row.key] else ""
         counts[row.key] += row.in_list
@@ -167,7 +177,7 @@ def _coco_text(path: Path, kept: set[object], counts: Counter[str]) -> Iterator[
 def _write(path: Path, pieces: Iterable[str]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8") as file:
+        with path.open("w", encoding="utf-8", errors="surrogateescape") as file:  # names that are not UTF-8 as they are
             file.writelines(pieces)
     except OSError as error:
         raise StorageError(

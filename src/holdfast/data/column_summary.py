@@ -75,9 +75,9 @@ def _as_numbers(values: Array) -> Numbers:
 
 def _of_words(values: Array) -> Numbers:
     """Each different word is hashed once."""
-    words = words_of(values)
-    hashes = {word: _of_word(word) for word in set(words)}
-    return np.fromiter((hashes[word] for word in words), np.uint64, len(words)).reshape(values.shape)
+    texts = words_of(values)
+    hashes = {word: _of_word(word) for word in set(texts)}
+    return np.fromiter((hashes[word] for word in texts), np.uint64, len(texts)).reshape(values.shape)
 
 
 def _of_word(word: str | bytes) -> int:
@@ -138,14 +138,14 @@ class ColumnSummary:
         some = np.clip(some, *np.quantile(some, (_END, 1 - _END)))
         return Spread(number, float(some.mean()), float(some.std()))
 
-    def add(self, column: Column, file: str = "", numbers: npt.NDArray[np.int64] | None = None, split: str = "all") -> None:
+    def add(self, column: Column, file: str = "", rows: npt.NDArray[np.int64] | None = None, split: str = "all") -> None:
         """The next rows; `numbers` are those that they have in their file, by which bad ones are found again."""
         values = column.values.ravel() if column.values.ndim > 1 else column.values
         if len(values):
             values = values.astype(values.dtype.newbyteorder("="), copy=False)
             self._widen(values.dtype)
             if values.dtype.kind in _NUMBERS:
-                self._add_numbers(column, values, split, file, numbers)
+                self._add_numbers(column, values, split, file, rows)
             else:
                 self._add_distinct(value_counts(values, MOST_DISTINCT + 1))
         self.rows += column.rows
@@ -164,11 +164,11 @@ class ColumnSummary:
             if whole != self.whole:
                 self.whole, self.at_limits = whole, 0  # the limits of a narrower type are none of this one
 
-    def _add_numbers(self, column: Column, values: Array, split: str, file: str, numbers: npt.NDArray[np.int64] | None) -> None:
+    def _add_numbers(self, column: Column, values: Array, split: str, file: str, rows: npt.NDArray[np.int64] | None) -> None:
         """All that is counted comes from the different values and how often each is there: they are sorted once."""
         good = np.isfinite(values) if values.dtype.kind == "f" else None
         if good is not None and not good.all():
-            self._add_bad(column, good, values, file, numbers)
+            self._add_bad(column, good, values, file, rows)
         else:
             good = None
         distinct, counts = np.unique(values if good is None else values[good], return_counts=True)
@@ -179,11 +179,11 @@ class ColumnSummary:
         if values.dtype == self.whole and values.dtype.itemsize < 8:
             limits = np.iinfo(values.dtype)
             self.at_limits += int(counts[distinct == limits.max].sum() + counts[distinct == limits.min].sum() * (limits.min < 0))
-        if numbers is not None and column.counts is None and column.values.ndim == 1:
+        if rows is not None and column.counts is None and column.values.ndim == 1:
             if distinct[0] < self.values.low:
-                self.low_place = file, int(numbers[np.flatnonzero(values == distinct[0])[0]])
+                self.low_place = file, int(rows[np.flatnonzero(values == distinct[0])[0]])
             if distinct[-1] > self.values.high:
-                self.high_place = file, int(numbers[np.flatnonzero(values == distinct[-1])[0]])
+                self.high_place = file, int(rows[np.flatnonzero(values == distinct[-1])[0]])
         different = distinct.astype(np.float64)
         self.values.add(split, different, counts)
         if values.dtype == np.float64 and max(-different[0], different[-1]) > _FLOAT32:
@@ -191,7 +191,7 @@ class ColumnSummary:
         self._add_sentinels(different, counts)
 
     def _add_bad(
-        self, column: Column, good: npt.NDArray[np.bool_], values: Array, file: str, numbers: npt.NDArray[np.int64] | None
+        self, column: Column, good: npt.NDArray[np.bool_], values: Array, file: str, rows: npt.NDArray[np.int64] | None
     ) -> None:
         nan = int(np.isnan(values).sum())
         self.nan += nan
@@ -205,7 +205,7 @@ class ColumnSummary:
             places = places // (column.values.size // max(len(column.values), 1))
         places = np.unique(places)[: _PLACES - len(self.bad_rows)]
         self.bad_rows += (self.rows + places).tolist()
-        self.bad_places += [(file, int(row)) for row in numbers[places]] if numbers is not None else []
+        self.bad_places += [(file, int(row)) for row in rows[places]] if rows is not None else []
 
     def _add_sentinels(self, different: npt.NDArray[np.float64], counts: npt.NDArray[np.int64]) -> None:
         """Sorted values: those that may be sentinels are counted, and the range of the others is kept."""
@@ -233,9 +233,9 @@ def _shortened(value: Any) -> Any:
     return value if not isinstance(value, str) or len(value) <= _LONG else f"{value[:_LONG]} {hash(value)}"
 
 
-def _wider(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
+def _wider(before: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
     """A type that can hold the values of both."""
     try:
-        return np.promote_types(one, other)
+        return np.promote_types(before, other)
     except TypeError:
         return np.dtype(object)

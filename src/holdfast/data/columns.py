@@ -74,9 +74,11 @@ class TableSet:
                     first, done = first + rows, done + rows
                     if progress:
                         progress(done, max(total, done))
+                if not first:
+                    raise ValueError("it has no rows")
             except Exception as error:  # noqa: BLE001 - readers raise anything on damaged files
-                words = " ".join(str(error).split())[:300] or type(error).__name__
-                fault = Fault(_UNREADABLE.get(self.format, "table-unreadable"), part.file, 0, words)
+                message = " ".join(str(error).split())[:300] or type(error).__name__
+                fault = Fault(_UNREADABLE.get(self.format, "table-unreadable"), part.file, 0, message)
                 self.faults += [fault] if fault not in self.faults else []
 
     def class_name(self, column: str, kind: Any) -> str:
@@ -112,10 +114,10 @@ def by_split(split: str, chunk: Chunk) -> Iterator[tuple[str, Chunk]]:
     if column is None:
         yield split, chunk
         return
-    words = np.array([str(value) for value in chunk[column].values.tolist()], dtype=object)
-    for word in sorted(set(words.tolist())):
+    splits = np.array([str(value) for value in chunk[column].values.tolist()], dtype=object)
+    for word in sorted(set(splits.tolist())):
         name = word_of_split(str(word)) or str(word)
-        yield name, {key: one for key, one in taken(chunk, words == word).items() if key != column}
+        yield name, {key: rows for key, rows in taken(chunk, splits == word).items() if key != column}
 
 
 _LABELS = ("label", "labels", "target", "targets", "class", "y", "category", "class_id", "class_name")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from holdfast.data.checks.classes import class_problems, share_problems, statist
 from holdfast.data.checks.images import blur_problems, channel_problems
 from holdfast.data.checks.masks import folder_problems
 from holdfast.data.formats.masks import folder_of_masks
-from holdfast.data.listing import read_bytes, read_parts
+from holdfast.data.listing import IMAGES, read_bytes, read_parts, suffix
 from holdfast.data.problem import MOST_CASES, Fault, Faults, Problem, problem
 from holdfast.data.samples import ClassKey, Entry, Facts, ImageSet, MaskFacts
 from holdfast.data.stats.figures import Spread
@@ -32,6 +32,7 @@ _LARGEST = 1 << 30
 _BITS = 6
 _ALIKE = 0.95
 _MOST_ALIKE = 128  # images that share a piece of their hash and are compared with the next one
+_FEW_ALIKE = 32  # of them are compared one by one, which is faster than NumPy's calls
 _ONES = np.unpackbits(np.arange(1 << 16, dtype=np.uint16).view(np.uint8).reshape(-1, 2), axis=1).sum(axis=1, dtype=np.uint8)
 _PLACES = np.arange(4, dtype=np.int64) << 16
 _ONE_BIT = np.array([0, *(1 << bit for bit in range(16))], np.int64)  # of 6 bits in 4 pieces, one piece has at most one
@@ -39,13 +40,13 @@ Pair = tuple[int, int]
 Sizes = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
 
 
-def same_content(root: Path, files: Sequence[str], sizes: Sequence[int]) -> Iterator[Pair]:
-    """Pairs of files with the same bytes; only files of one size are read."""
-    by_size: dict[int, list[int]] = {}
+def same_content(root: Path, files: Sequence[str], sizes: Sequence[int], looks: Mapping[int, int]) -> Iterator[Pair]:
+    """Pairs of files with the same bytes; only files of one size and, where that is known, one perceptual hash are read."""
+    alike: dict[tuple[int, int], list[int]] = {}
     for number, size in enumerate(sizes):
-        by_size.setdefault(size, []).append(number)
+        alike.setdefault((size, looks.get(number, 0)), []).append(number)
     first: dict[tuple[int, bytes], int] = {}
-    for size, indices in by_size.items():
+    for (size, _), indices in alike.items():
         for number in _same_middle(root, files, indices) if len(indices) > 1 and size else ():
             try:
                 digest = hashlib.blake2b(read_bytes(root / files[number], limit=_LARGEST)).digest()
@@ -99,11 +100,14 @@ def _first_alike(
     number: int, buckets: list[array[int]], hashes: npt.NDArray[np.uint64], thumbnails: npt.NDArray[np.uint8], sizes: Sizes
 ) -> int | None:
     """The first of the images that nearly share a piece of their hash with this one and look like it."""
-    some = np.fromiter(chain.from_iterable(buckets), np.int64)
-    near = some[_ONES[(hashes[some] ^ hashes[number]).view(np.uint16)].reshape(-1, 4).sum(axis=1) <= _BITS]
-    if not len(near):
-        return None
-    near = np.unique(near)
+    candidates = list(chain.from_iterable(buckets))
+    if len(candidates) <= _FEW_ALIKE:
+        own_hash = int(hashes[number])
+        candidates = [other for other in candidates if (int(hashes[other]) ^ own_hash).bit_count() <= _BITS]
+        if not candidates:
+            return None
+    some = np.array(candidates, np.int64)
+    near = np.unique(some[_ONES[(hashes[some] ^ hashes[number]).view(np.uint16)].reshape(-1, 4).sum(axis=1) <= _BITS])
     (means, lengths), own = sizes, thumbnails[number].astype(np.float64)
     start, at_once = 0, 16
     while start < len(near):
@@ -135,11 +139,11 @@ def pair_problems(files: Sequence[str], splits: Sequence[str], exact: Iterable[P
         within = [pair for pair in new if splits[pair[0]] == splits[pair[1]]]
         for kind, some in ((leak, across), (twice, within)):
             if some:
-                one, other = some[0]
+                first, other = some[0]
                 later = list(dict.fromkeys(files[second] for _, second in some))
                 examples = [[files[first], files[second]] for first, second in some[:MOST_CASES]]
-                between = f" ({splits[one]} and {splits[other]})" if kind == leak else ""
-                example = f"{files[other]} is {files[one]}{between}"
+                between = f" ({splits[first]} and {splits[other]})" if kind == leak else ""
+                example = f"{files[other]} is {files[first]}{between}"
                 yield problem(kind, count=len(later), files=later, example=example, pairs=examples)
 
 
@@ -151,8 +155,9 @@ class ImageFindings:
 
     def __init__(self, data: ImageSet) -> None:
         self._data = data
-        links = (Fault("path-outside", path, 0, "a link that leads out of the folder") for path in data.listing.outside)
-        self._faults = Faults([*data.faults, *links])
+        links = [Fault("path-outside", path, 0, "a link that leads out of the folder") for path in data.listing.outside]
+        broken = [Fault("image-missing", path, 0, "a link to nothing") for path in data.listing.broken if suffix(path) in IMAGES]
+        self._faults = Faults([*data.faults, *links, *broken])
         self._entries: list[Entry] = []
         self._channels: list[int] = []
         self._sharpness = array("f")
@@ -232,7 +237,7 @@ class ImageFindings:
     def _duplicates(self, files: list[str]) -> Iterator[Problem]:
         splits = [entry.split for entry in self._entries]
         sizes = [self._data.listing.files[file].size for file in files]
-        exact = list(same_content(self._data.root, files, sizes))
+        exact = list(same_content(self._data.root, files, sizes, dict(zip(self._looked, self._looks, strict=True))))
         first: dict[str, int] = {}
         exact += [(first[file], number) for number, file in enumerate(files) if first.setdefault(file, number) != number]
         looked = np.array(self._looked, dtype=np.int64)
@@ -240,4 +245,4 @@ class ImageFindings:
         thumbnails = np.frombuffer(bytes(self._thumbnails), dtype=np.uint8).reshape(-1, 256)
         pairs = look_alike(np.array(self._looks, dtype=np.uint64)[once], thumbnails[once])
         indices = looked[once].tolist()
-        yield from pair_problems(files, splits, exact, [(indices[one], indices[other]) for one, other in pairs])
+        yield from pair_problems(files, splits, exact, [(indices[first], indices[other]) for first, other in pairs])

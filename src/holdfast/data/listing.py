@@ -24,8 +24,8 @@ from holdfast.errors import UsageError
 # Which split a file belongs to, read from the folders and the name it has.
 
 ALL = "all"  # a set that is not split
-_WORDS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "dev", "eval"), "test": ("test", "testing")}
-_NAMES = {word: split for split, words in _WORDS.items() for word in words}
+_SPLIT_NAMES = {"train": ("train", "training"), "val": ("val", "valid", "validation", "dev", "eval"), "test": ("test", "testing")}
+_NAMES = {word: split for split, names in _SPLIT_NAMES.items() for word in names}
 
 
 def split_named(path: str) -> str:
@@ -33,8 +33,8 @@ def split_named(path: str) -> str:
     *folders, name = path.split("/")
     for split in filter(None, map(word_of_split, reversed(folders))):
         return split
-    words = re.split(r"[^A-Za-z]+", name.rpartition(".")[0] or name)
-    return next((_NAMES[word.lower()] for word in words if word.lower() in _NAMES), ALL)
+    parts = re.split(r"[^A-Za-z]+", name.rpartition(".")[0] or name)
+    return next((_NAMES[word.lower()] for word in parts if word.lower() in _NAMES), ALL)
 
 
 def word_of_split(name: str) -> str | None:
@@ -44,10 +44,11 @@ def word_of_split(name: str) -> str | None:
 
 def order_of(split: str) -> int:
     """Training first, then validation, then test, then the rest."""
-    return list(_WORDS).index(split) if split in _WORDS else 3
+    return list(_SPLIT_NAMES).index(split) if split in _SPLIT_NAMES else 3
 
 
 IMAGES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".ppm", ".pgm", ".jp2", ".avif", ".mpo"})
+NOT_DECODED = frozenset({".heic", ".heif", ".jxl", ".dng", ".cr2", ".nef", ".arw", ".svg", ".psd"})  # images for other programs
 _MOST_FILES = 20_000_000
 _DEEPEST = 32
 
@@ -66,6 +67,7 @@ class Listing:
     root: Path
     files: dict[str, Stamp] = field(default_factory=dict)
     outside: list[str] = field(default_factory=list)  # links that lead out of the folder
+    broken: list[str] = field(default_factory=list)  # links that lead nowhere, or in a circle
     allowed: tuple[Path, ...] = ()
     _by_ending: dict[str, list[str]] | None = None
 
@@ -140,6 +142,8 @@ def listed(root: Path, also: Iterable[Path] = ()) -> Listing:
     seen: set[tuple[int, int]] = set()
     walks = [_walk(str(root), "", listing, seen), *(_walk(str(other), f"{other.as_posix()}/", listing, seen) for other in others)]
     listing.files = dict(sorted(itertools.islice(itertools.chain(*walks), _MOST_FILES + 1)))
+    listing.outside.sort()
+    listing.broken.sort()
     if len(listing.files) > _MOST_FILES:
         raise UsageError(f"{root} holds more than {_MOST_FILES:,} files", fix="validate one part of it at a time")
     return listing
@@ -162,9 +166,13 @@ def _walk(folder: str, start: str, listing: Listing, seen: set[tuple[int, int]],
         if entry.name[0] == "." or entry.name == "__MACOSX":
             continue
         with contextlib.suppress(OSError):
-            target = Path(entry.path).resolve() if entry.is_symlink() else None
+            target = (
+                Path(os.path.realpath(entry.path)) if entry.is_symlink() else None
+            )  # `resolve` raises where links go in a circle
             if target and not any(_is_within(target, inside) for inside in (listing.root, *listing.allowed)):
                 listing.outside.append(start + entry.name)
+            elif target and not target.exists():
+                listing.broken.append(start + entry.name)
             elif entry.is_dir():
                 yield from _walk(entry.path, f"{start}{entry.name}/", listing, seen, depth + 1)
             elif entry.is_file():
@@ -247,10 +255,10 @@ def tar_members(path: str) -> dict[str, tuple[int, int]]:
         length = Path(path).stat().st_size
         try:
             with tarfile.open(fileobj=file, mode="r:") as archive:
-                for one in archive:
-                    inside = one.isreg() and not one.issparse() and one.offset_data + one.size <= length
-                    if inside and not one.name.startswith(("/", "..")) and "/../" not in one.name:
-                        members[one.name.removeprefix("./")] = (one.offset_data, one.size)
+                for member in archive:
+                    inside = member.isreg() and not member.issparse() and member.offset_data + member.size <= length
+                    if inside and not member.name.startswith(("/", "..")) and "/../" not in member.name:
+                        members[member.name.removeprefix("./")] = (member.offset_data, member.size)
                     archive.members.clear()  # type: ignore[attr-defined]
         except (tarfile.TarError, EOFError) as error:
             raise ValueError(f"not a tar file: {error}") from None

@@ -172,8 +172,8 @@ def mask_facts(root: Path, file: str) -> MaskFacts:
     return MaskFacts(file, image.width, image.height, image.mode, some, touching, many, cover)
 
 
-def _touch(one: npt.NDArray[np.integer], other: npt.NDArray[np.integer]) -> bool:
-    return bool(((one != other) & (one > 0) & (other > 0)).any())
+def _touch(here: npt.NDArray[np.integer], other: npt.NDArray[np.integer]) -> bool:
+    return bool(((here != other) & (here > 0) & (other > 0)).any())
 
 
 def overlapping_pixels(root: Path, files: Sequence[str]) -> int:
@@ -314,7 +314,7 @@ def _recognised(levels: npt.NDArray[np.float32], grey: npt.NDArray[np.float32]) 
     contrast = np.maximum(grey.reshape(len(grey), -1).var(axis=1), 1e-12)
     sharpness = np.sqrt(np.einsum("ij,ij->i", edges, edges) / edges.shape[1] / contrast).astype(np.float64)
     small = quarters.astype(np.uint8)
-    rounded = (np.round(one, 3).tolist() for one in (means, deviations, sharpness))
+    rounded = (np.round(figures, 3).tolist() for figures in (means, deviations, sharpness))
     for place, (mean, deviation, sharp) in enumerate(zip(*rounded, strict=True)):
         looks: dict[str, Any] = {"means": tuple(mean), "deviations": tuple(deviation)}
         if seen[place]:

@@ -31,8 +31,8 @@ def kinds() -> dict[str, Kind]:
     for line in Path(__file__).with_name("problems.md").read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("|") and len(cells) == 5:
-            code, of, severity, words, fix = cells
-            table[f"{code} {of}".strip()] = Kind(code, cast(Severity, severity), words, fix)
+            code, of, severity, message, fix = cells
+            table[f"{code} {of}".strip()] = Kind(code, cast(Severity, severity), message, fix)
     return table
 
 
@@ -109,7 +109,7 @@ class Faults:
 
 def sorted_by_severity(problems: Iterable[Problem]) -> list[Problem]:
     """The worst first; among equals, the most frequent."""
-    return sorted(problems, key=lambda one: (WORST_FIRST.index(one.severity), -one.count, one.code))
+    return sorted(problems, key=lambda item: (WORST_FIRST.index(item.severity), -item.count, item.code))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -72,7 +72,7 @@ class Facts(NamedTuple):
 
 def facts_from(row: list[Any]) -> Facts:
     """Facts from what JSON made of them."""
-    facts = Facts._make(tuple(one) if isinstance(one, list) else one for one in row)
+    facts = Facts._make(tuple(value) if isinstance(value, list) else value for value in row)
     return facts._replace(
         masks=tuple(MaskFacts(*mask[:4], tuple(mask[4]), mask[5], tuple(mask[6]), mask[7]) for mask in facts.masks),
         histograms=tuple(Channel(*histogram[:2], tuple(histogram[2]), tuple(histogram[3])) for histogram in facts.histograms),

@@ -41,7 +41,7 @@ class _Split:
         self.files: list[str] = []
         self.columns: dict[str, ColumnSummary] = {}
         self.rows = 0
-        self.numbers: list[npt.NDArray[np.uint64]] = []
+        self.hashes: list[npt.NDArray[np.uint64]] = []
         self.places = RowPlaces()  # of those that have a number
         self.keys: dict[tuple[str, ...], list[npt.NDArray[np.uint64]]] = {}
         self.classes: Counter[Any] = Counter()
@@ -68,28 +68,28 @@ class TableFindings:
             self._row_numbers |= {name for name, column in chunk.items() if numbers_rows(name, column)}
         keys = [name for name in sorted(chunk) if _may_be_key(name, chunk[name]) and name not in self._row_numbers]
         for name, some in by_split(split, {**chunk, _NUMBER: Column(np.arange(first, first + rows))}):
-            numbers = some.pop(_NUMBER).values
+            in_file = some.pop(_NUMBER).values
             self._add(
-                self._splits.setdefault(name, _Split()), file, some, numbers, key_sets([key for key in keys if key in some])
+                self._splits.setdefault(name, _Split()), file, some, in_file, key_sets([key for key in keys if key in some])
             )
 
-    def _add(self, split: _Split, file: str, chunk: Chunk, numbers: npt.NDArray[np.int64], keys: list[tuple[str, ...]]) -> None:
+    def _add(self, split: _Split, file: str, chunk: Chunk, rows: npt.NDArray[np.int64], keys: list[tuple[str, ...]]) -> None:
         if file not in split.files:
             split.files.append(file)
         self.label = self.label or label_column(list(chunk), self._chosen)
         for key, column in chunk.items():
-            split.columns.setdefault(key, ColumnSummary(column.values.dtype)).add(column, file, numbers)
-        if sum(one.rows for one in self._splits.values()) + len(numbers) > _MOST_ROWS:
+            split.columns.setdefault(key, ColumnSummary(column.values.dtype)).add(column, file, rows)
+        if sum(other.rows for other in self._splits.values()) + len(rows) > _MOST_ROWS:
             self._too_many = True
         elif chunk:
             self._remember(split, chunk, keys)
-            split.places.add(file, numbers)
-        values = _labelled(split, chunk[self.label], file, numbers) if self.label in chunk else np.empty(0)
+            split.places.add(file, rows)
+        values = _labelled(split, chunk[self.label], file, rows) if self.label in chunk else np.empty(0)
         if values.ndim == 1 and len(values) and len(split.classes) <= _MOST_CLASSES:
             split.classes.update(value_counts(values, _MOST_CLASSES + 1))
             split.changes += int((values[1:] != values[:-1]).sum()) + int(split.last is not None and split.last != values[0])
             split.last = values[-1]
-        split.rows += len(numbers)
+        split.rows += len(rows)
 
     def _tells(self, name: str) -> bool:
         """Whether a column says something of its rows, and not only which ones they are."""
@@ -97,7 +97,7 @@ class TableFindings:
 
     def _remember(self, split: _Split, chunk: Chunk, key_columns: list[tuple[str, ...]]) -> None:
         names = [name for name in sorted(chunk) if self._tells(name)]  # rows with other numbers may still be the same
-        split.numbers.append(row_numbers(chunk, names or sorted(chunk)))
+        split.hashes.append(row_numbers(chunk, names or sorted(chunk)))
         for keys in key_columns:
             columns = [chunk[key].values for key in keys]
             missing = np.any(
@@ -122,9 +122,11 @@ class TableFindings:
         """Whether the label is a class: a word, or a whole number of which there are few."""
         some = [split.columns[self.label] for split in self._splits.values() if self.label in split.columns]
         few = all(len(split.classes) <= min(_MOST_CLASSES, max(2, split.rows // 5)) for split in self._splits.values())
-        floats = [one.distinct for one in some if one.dtype.kind == "f"]
-        whole = all(one is not None and all(float(value).is_integer() for value in one if value == value) for one in floats)
-        return bool(some) and few and whole and all(one.dtype.kind in "OUSiubf" for one in some)
+        floats = [column.distinct for column in some if column.dtype.kind == "f"]
+        whole = all(
+            distinct is not None and all(float(value).is_integer() for value in distinct if value == value) for distinct in floats
+        )
+        return bool(some) and few and whole and all(column.dtype.kind in "OUSiubf" for column in some)
 
     def named_classes(self) -> dict[str, int]:
         """Rows of each class, by its name."""
@@ -160,9 +162,9 @@ class TableFindings:
         """Columns that number the rows have other means in each split, and should."""
         spreads = {
             name: {
-                key: one.usual_spread
-                for key, one in split.columns.items()
-                if one.is_number and key != self.label and self._tells(key)
+                key: column.usual_spread
+                for key, column in split.columns.items()
+                if column.is_number and key != self.label and self._tells(key)
             }
             for name, split in order.items()
         }
@@ -170,8 +172,8 @@ class TableFindings:
 
     def _about_rows(self, order: dict[str, _Split]) -> Iterator[Problem]:
         distinct = [_most_distinct(order, key) for key in self.columns if self._tells(key)]
-        rows = {name: _split_rows(split, split.numbers) for name, split in order.items() if split.numbers}
-        if rows_are_distinctive(distinct, sum(len(row.numbers) for row in rows.values())):
+        rows = {name: _split_rows(split, split.hashes) for name, split in order.items() if split.hashes}
+        if rows_are_distinctive(distinct, sum(len(row.hashes) for row in rows.values())):
             yield from duplicate_problems(rows)
         for names in next(iter(order.values())).keys if order else ():
             keys = {name: _split_rows(split, split.keys[names]) for name, split in order.items() if names in split.keys}
@@ -195,7 +197,7 @@ def _split_rows(split: _Split, hashes: list[npt.NDArray[np.uint64]]) -> SplitRow
     return SplitRows(np.concatenate(hashes), split.places, split.files)
 
 
-def _labelled(split: _Split, column: Column, file: str, numbers: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+def _labelled(split: _Split, column: Column, file: str, in_file: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     """The labels that are there; rows without one are remembered."""
     values: npt.NDArray[Any] = column.values
     if column.counts is not None or values.ndim != 1 or values.dtype.kind != "O":
@@ -207,7 +209,7 @@ def _labelled(split: _Split, column: Column, file: str, numbers: npt.NDArray[np.
     rows = np.flatnonzero(gaps)
     split.unlabelled_count += len(rows)
     for row in rows[: MOST_NAMED - len(split.unlabelled)].tolist():
-        split.unlabelled.append((split.rows + row, (file, int(numbers[row]))))
+        split.unlabelled.append((split.rows + row, (file, int(in_file[row]))))
     there: npt.NDArray[Any] = values[~gaps]
     return there
 

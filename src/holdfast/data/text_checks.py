@@ -40,9 +40,9 @@ class _Text:
     long_lines: set[bytes] = field(default_factory=set)
     cases: dict[str, list[tuple[int, str]]] = field(default_factory=dict)  # by kind: lines, with what is wrong there
 
-    def tell(self, kind: str, row: int, words: str) -> None:
+    def tell(self, kind: str, row: int, message: str) -> None:
         """Remember a line where something is wrong."""
-        self.cases.setdefault(kind, []).append((row, words))
+        self.cases.setdefault(kind, []).append((row, message))
 
     def wants(self, kind: str) -> bool:
         """Whether there is room for another one."""
@@ -51,7 +51,7 @@ class _Text:
     def problem(self, kind: str, count: int, example: str, **evidence: Any) -> Problem:
         """All faults of one kind in this file."""
         lines = self.cases[kind]
-        cases, shown = [f"{self.file}:{row + 1}: {words}" for row, words in lines], [[(self.file, row)] for row, _ in lines]
+        cases, shown = [f"{self.file}:{row + 1}: {message}" for row, message in lines], [[(self.file, row)] for row, _ in lines]
         return problem(kind, count=count, files=[self.file], example=example, cases=cases, shown=shown, **evidence)
 
 
@@ -165,13 +165,13 @@ class TextCounts:
         splits = sorted(self.often, key=order_of)
         texts = {split: [text for text in self.texts if text.split == split] for split in splits}
         hashes = {split: set().union(*(text.long_lines for text in texts[split])) for split in splits}
-        for place, one in enumerate(splits):
+        for place, earlier in enumerate(splits):
             for other in splits[place + 1 :]:
-                both = hashes[one] & hashes[other]
+                both = hashes[earlier] & hashes[other]
                 if len(both) >= max(_LEAST, _SHARE * len(hashes[other])):
-                    files = [text.file for text in (*texts[one], *texts[other])]
-                    example = f"{len(both):,} of {len(hashes[other]):,} long lines of {other} are in {one}"
-                    first, second = (self._places(texts[split], both) for split in (one, other))
+                    files = [text.file for text in (*texts[earlier], *texts[other])]
+                    example = f"{len(both):,} of {len(hashes[other]):,} long lines of {other} are in {earlier}"
+                    first, second = (self._places(texts[split], both) for split in (earlier, other))
                     shown = [[first[line], second[line]] for line in second if line in first][:_MOST_CASES]
                     cases = [f"{file}:{row + 1} is {before}:{at + 1}" for (before, at), (file, row) in shown]
                     yield problem("split-leak lines", count=len(both), files=files, example=example, cases=cases, shown=shown)

@@ -23,7 +23,7 @@ from holdfast.checkpoints.contents import Contents, TensorInfo
 from holdfast.checkpoints.formats.distributed_folder import open_distributed
 from holdfast.checkpoints.formats.joining import InPieces
 from holdfast.checkpoints.formats.open import open_checkpoint
-from holdfast.checkpoints.load import load
+from holdfast.matching.load import load
 
 SCRIPT = Path(__file__).parents[2] / "victims" / "saves_distributed.py"
 ALONE = ["plain", "a-file-each", "threads"]

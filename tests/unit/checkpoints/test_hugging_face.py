@@ -16,11 +16,11 @@ import torch
 from every_case import every_case
 from safetensors.torch import load_file
 
-from holdfast.checkpoints.compare import compare
 from holdfast.checkpoints.contents import Contents
 from holdfast.checkpoints.formats.find import find_checkpoints
 from holdfast.checkpoints.formats.open import open_checkpoint
-from holdfast.checkpoints.matching.from_contents import side_of
+from holdfast.matching.compare import compare
+from holdfast.matching.from_contents import side_of
 
 SCRIPT = Path(__file__).parents[2] / "victims" / "saves_like_hugging_face.py"
 

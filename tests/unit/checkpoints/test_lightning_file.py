@@ -13,13 +13,13 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from holdfast.checkpoints.compare import compare
 from holdfast.checkpoints.contents import TensorInfo
 from holdfast.checkpoints.formats.open import open_checkpoint
-from holdfast.checkpoints.load import load
-from holdfast.checkpoints.matching.from_contents import side_of
 from holdfast.checkpoints.summary import summarise
 from holdfast.cli.app import app
+from holdfast.matching.compare import compare
+from holdfast.matching.from_contents import side_of
+from holdfast.matching.load import load
 
 
 @pytest.fixture(scope="module")

@@ -390,3 +390,13 @@ def test_a_file_without_tensors_is_not_a_clean_checkpoint(tmp_path: Path) -> Non
     assert verify(open_checkpoint(path)).state == "clean"
     verdict = verify(open_checkpoint(path), must_hold_tensors=True)
     assert verdict.state == "unreadable" and "no tensor" in verdict.troubles[0].words and "weights" in verdict.troubles[0].fix
+
+
+@every_case("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_a_sparse_weight_with_nan_is_not_taken_for_something_beside_the_weights(layout: torch.layout, tmp_path: Path) -> None:
+    sparse = torch.eye(3).to_sparse(layout=layout)
+    sparse.values()[1] = NAN
+    alone, beside = {"emb.weight": sparse}, {"emb.weight": sparse, "head.weight": torch.ones(3)}
+    for content in (alone, beside, {"model": alone, "step": 3}, {"model": beside, "step": 3}):
+        verdict = judged(saved(tmp_path, content))
+        assert verdict.state == "non-finite" and sum(tensor.nan for tensor in verdict.bad) == 1

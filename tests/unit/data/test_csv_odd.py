@@ -84,7 +84,42 @@ def test_a_line_that_is_no_row_is_named_and_the_others_are_read(line: str, tmp_p
     assert problem.count == 1 and problem.example.startswith("x.jsonl:31: ") and report.splits == {"all": 39}
 
 
-def test_a_column_of_json_that_changes_its_kind_is_told_with_its_place(tmp_path: Path) -> None:
-    made.write(tmp_path / "x.jsonl", '{"a": 1}\n' * 30 + '{"a": "word"}\n')
+@every_case("value", ['"word"', "[1]", '{"b": 1}', "true"])
+def test_a_column_of_json_with_values_of_different_types_is_told_and_all_rows_are_read(value: str, tmp_path: Path) -> None:
+    made.write(tmp_path / "x.jsonl", '{"a": 1}\n{"a": 2}\n' * 15 + f'{{"a": {value}}}\n')
+    report = validate(tmp_path, Settings())
+    assert {problem.code: problem.example for problem in report.problems}["column-mixed"] == "x.jsonl: column a"
+    assert report.splits == {"all": 31} and "table-unreadable" not in [problem.code for problem in report.problems]
+
+
+def test_nan_as_python_writes_it_into_json_is_found(tmp_path: Path) -> None:
+    made.write(tmp_path / "x.jsonl", "".join(json.dumps({"a": float(row)}) + "\n" for row in (*range(30), "nan", "inf")))
     (problem,) = validate(tmp_path, Settings()).problems
-    assert problem.code == "table-unreadable" and "Column(/a) changed from number to string in row 30" in problem.example
+    assert problem.code == "non-finite-input" and problem.evidence["in_files"] == {"x.jsonl": [30, 31]}
+
+
+def test_a_table_in_another_encoding_is_told(tmp_path: Path) -> None:
+    rows = "name,a\n" + "".join(f"café {number},{number}\n" for number in range(30))
+    for encoding, code, detail in (
+        ("latin-1", "table-encoding", "x.csv: column name"),
+        ("utf-16", "table-unreadable", "x.csv: its text is UTF-16; save it as UTF-8"),
+    ):
+        made.write(tmp_path / "x.csv", rows.encode(encoding))
+        (problem,) = (one for one in validate(tmp_path, Settings()).problems if one.code.startswith("table"))
+        assert (problem.code, problem.example) == (code, detail)
+    made.write(tmp_path / "x.csv", rows.encode("utf-8-sig"))
+    assert validate(tmp_path, Settings()).problems == []
+
+
+@every_case("name, content", [("x.csv", "a,b\n"), ("x.csv", ""), ("x.jsonl", ""), ("x.jsonl", "\n\n")])
+def test_a_table_without_rows_is_not_sound(name: str, content: str, tmp_path: Path) -> None:
+    made.write(tmp_path / name, content)
+    (problem,) = validate(tmp_path, Settings()).problems
+    assert problem.code == "table-unreadable" and ("it has no rows" in problem.example or "Empty CSV file" in problem.example)
+
+
+def test_of_two_columns_with_one_name_both_are_checked(tmp_path: Path) -> None:
+    rows = [f"{number * 7 % 31},{number * 5 % 29},x" for number in range(30)]
+    made.write(tmp_path / "x.csv", "\n".join(["a,a,b", "nan,3,y", *rows]) + "\n")
+    found = {problem.code: problem.example for problem in validate(tmp_path, Settings()).problems}
+    assert found["non-finite-input"] == "x.csv: a has 1 NaN of 31, first in row 0"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 import yaml
 from every_case import every_case
 
-from holdfast.data.cleaned import write_cleaned
+from holdfast.data.cleaned import read_quarantine, write_cleaned, write_quarantine
 from holdfast.data.formats import coco
 from holdfast.data.formats.detect import Settings, list_data, open_data
 from holdfast.data.samples import Entry, ImageSet
@@ -384,3 +386,102 @@ def test_from_the_folder_of_a_project_the_only_data_yaml_below_names_the_classes
     assert list(report.classes) == made.NAMES and set(report.splits) == {"train", "val"} and not report.problems
     made.yolo(tmp_path / "second")
     assert set(validate(tmp_path, Settings(jobs=1)).classes) == {"0", "1", "2"}, "of two none is preferred"
+
+
+def test_a_byte_order_mark_and_windows_line_ends_in_labels_are_read_and_told(tmp_path: Path) -> None:
+    made.yolo(tmp_path)
+    labels = sorted((tmp_path / "labels").rglob("*.txt"))
+    for path in labels:
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    before = found(tmp_path)
+    assert before.problems == []
+    labels[0].write_bytes(b"\xef\xbb\xbf" + labels[0].read_bytes())
+    after = found(tmp_path)
+    assert told(after) == {"label-bom": [labels[0].relative_to(tmp_path).as_posix()]} and after.classes == before.classes
+
+
+def test_a_split_with_backslashes_in_data_yaml_is_told_with_the_right_path(tmp_path: Path) -> None:
+    made.yolo(tmp_path)
+    described = tmp_path / "data.yaml"
+    described.write_text(described.read_text().replace("images/val", r"images\val"))
+    (problem,) = (one for one in found(tmp_path).problems if one.code == "split-missing")
+    assert problem.example == r"data.yaml: 'images\\val' is not there, but images/val is"
+
+
+@every_case("as_id", [float, str])
+def test_coco_ids_that_a_table_wrote_as_numbers_with_a_point_or_as_text_are_ids(as_id: Any, tmp_path: Path) -> None:
+    names = official_coco(tmp_path)
+    before = found(tmp_path)
+    for path in (tmp_path / "annotations").glob("*.json"):
+        content = json.loads(path.read_text())
+        for row in content["images"]:
+            row["id"], row["width"] = as_id(row["id"]), float(row["width"])
+        for row in content["annotations"]:
+            row["image_id"], row["category_id"] = as_id(row["image_id"]), float(row["category_id"])
+        path.write_text(json.dumps(content))
+    after = found(tmp_path)
+    assert names and told(after) == told(before) and (after.classes, after.splits) == (before.classes, before.splits)
+
+
+@every_case("row", [None, 3, {}, {"id": [1], "file_name": "x.jpg"}, {"id": 1, "file_name": ["x"]}])
+def test_fix_of_a_coco_file_drops_rows_that_are_no_images(row: Any, tmp_path: Path) -> None:
+    official_coco(tmp_path)
+    for path in (tmp_path / "annotations").glob("*.json"):
+        content = json.loads(path.read_text())
+        path.write_text(
+            json.dumps({**content, "images": [row, *content["images"]], "annotations": [row, *content["annotations"]]})
+        )
+    assert cleaned(tmp_path)
+    for path in (tmp_path / "annotations").glob("*.cleaned.json"):
+        assert row not in json.loads(path.read_text())["annotations"]
+
+
+def test_links_to_nothing_and_links_in_a_circle_are_told(tmp_path: Path) -> None:
+    made.image_folder(tmp_path)
+    folder = next(path for path in sorted(tmp_path.rglob("*")) if path.is_dir() and list(path.glob("*.png")))
+    (folder / "gone.jpg").symlink_to("nowhere.jpg")
+    (folder / "self.png").symlink_to("self.png")
+    (folder / "up").symlink_to("..")
+    (folder / "other.txt").symlink_to("nowhere")
+    where = folder.relative_to(tmp_path).as_posix()
+    assert told(found(tmp_path)) == {"image-missing": [f"{where}/gone.jpg", f"{where}/self.png"]}
+
+
+def test_a_name_that_is_not_utf_8_is_read_remembered_and_written(tmp_path: Path) -> None:
+    made.image_folder(tmp_path / "data")
+    folder = next(path for path in sorted((tmp_path / "data").rglob("*")) if path.is_dir() and list(path.glob("*.png")))
+    name = os.fsdecode(b"cut\xff.jpg")
+    (folder / name).write_bytes(made.encoded(77)[:300])
+    settings = Settings(jobs=1, cache=tmp_path / "cache")
+    first, second = (validate(tmp_path / "data", settings) for _ in range(2))
+    assert second.remembered and told(first) == told(second) and "image-truncated" in told(first)
+    (tmp_path / "data" / "later.txt").write_text("")  # the report is made again, from what is remembered of the samples
+    assert told(validate(tmp_path / "data", settings)) == told(first)
+    write_quarantine(first, str(tmp_path / "data"), settings, tmp_path / "skip.txt")
+    assert [Path(path).name for path in read_quarantine(tmp_path / "skip.txt")] == [name]
+    assert list(write_cleaned(first, str(tmp_path / "data"), settings, tmp_path / "clean"))
+
+
+def test_images_that_no_loader_decodes_are_named(tmp_path: Path) -> None:
+    made.write(tmp_path / "a" / "photo.HEIC", b"\0\0\0\x18ftypheic")
+    with pytest.raises(UsageError, match=r"1 \.heic files, which most loaders cannot decode"):
+        found(tmp_path)
+    made.image_folder(tmp_path)
+    assert "not checked, because most loaders cannot decode them: 1 .heic files" in found(tmp_path).notes
+
+
+def test_a_jpeg_with_four_channels_is_cmyk_not_rgba(tmp_path: Path) -> None:
+    made.yolo(tmp_path)
+    made.picture(5, mode="CMYK").save(tmp_path / "images/train/train00.jpg")
+    (problem,) = (one for one in found(tmp_path).problems if one.code == "image-channels")
+    assert problem.example.startswith("images/train/train00.jpg: 4 channels (CMYK); ")
+    assert problem.example.endswith("others have 3 channels (RGB)")
+
+
+def test_a_data_yaml_whose_text_would_fill_the_memory_is_judged_without_writing_it_out(tmp_path: Path) -> None:
+    made.yolo(tmp_path)
+    bomb = "".join(f"a{level + 1}: &a{level + 1} [{', '.join([f'*a{level}'] * 10)}]\n" for level in range(12))
+    described = tmp_path / "data.yaml"
+    described.write_text(f"a0: &a0 [x]\n{bomb}{re.sub('nc:.*', '', described.read_text())}\nnc: *a12\n")
+    (problem,) = found(tmp_path).problems
+    assert problem.example == "data.yaml: nc is a list, not a number of classes"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import json
 import re
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
+import made_data as made
 import numpy as np
 import pytest
 from PIL import Image
@@ -68,6 +71,16 @@ def test_the_samples_of_tar_shards_are_checked_like_files(tmp_path: Path) -> Non
     assert codes(validate(tmp_path, Settings(jobs=1, quick=True))) >= {"image-truncated", "label-unreadable", "split-leak"}
 
 
+@pytest.mark.parametrize("content", [b"", b"no tar file" * 100])
+def test_a_damaged_shard_is_told_and_the_others_are_read(content: bytes, tmp_path: Path) -> None:
+    made.write(tmp_path / "alone" / "train-000.tar", content)
+    made.write(tmp_path / "first" / "a-000.tar", content)
+    shards(tmp_path / "first")
+    for folder, samples in (("alone", 0), ("first", 120)):
+        report = validate(tmp_path / folder, Settings(jobs=1))
+        assert report.samples == samples and codes(report) == {"label-unreadable"}
+
+
 def test_shards_have_statistics_and_can_be_looked_at(tmp_path: Path) -> None:
     shards(tmp_path / "set")
     figures = {figure.key: figure for figure in take_statistics(tmp_path / "set", Settings(jobs=1, pixels=True)).figures}
@@ -112,6 +125,18 @@ def test_images_without_labels_are_checked_as_images(place: str, tmp_path: Path)
     assert list(report.splits) == ["train" if "train" in place else "all"]
 
 
+@pytest.mark.parametrize("splits", [("train", "val"), ()])
+def test_from_the_folder_of_a_project_the_classes_are_those_of_the_folder_with_the_images(
+    splits: tuple[str, ...], tmp_path: Path
+) -> None:
+    for number in range(12):
+        folder = "/".join(("data", "set", *splits[number % 3 == 0 :][:1], "cat" if number % 2 else "dog"))
+        made.write(tmp_path / folder / f"{number}.png", picture(number))
+    made.write(tmp_path / "src" / "train.py", "")
+    report = validate(tmp_path, Settings(jobs=1))
+    assert report.classes == {"cat": 6, "dog": 6} and set(report.splits) == set(splits or ("all",))
+
+
 def hugging_face(folder: Path, labels: dict[str, list[int]]) -> None:
     """As `DatasetDict.save_to_disk` writes it."""
     import pyarrow as pa
@@ -151,6 +176,27 @@ TS = """# a comment
 @classLabel true walk run
 @data
 """
+
+
+@pytest.mark.parametrize("ending", ["arrow", "feather"])
+def test_an_arrow_file_with_wrong_offsets_is_unreadable_and_no_crash(ending: str, tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow import feather
+
+    table = pa.table({"text": [f"row {number:03}" for number in range(100)]})
+    path = tmp_path / f"train.{ending}"
+    if ending == "feather":
+        feather.write_feather(table, path, compression="uncompressed")
+    else:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+    offsets = np.arange(40, 48, dtype="<i4") * 7
+    content = path.read_bytes()
+    assert content.count(offsets.tobytes()) == 1
+    path.write_bytes(content.replace(offsets.tobytes(), (offsets + 0x7FFF0000).tobytes()))
+    program = "import sys; from holdfast.data.validate import *; print(validate(sys.argv[1], Settings(jobs=1)).problems[0].code)"
+    answer = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=120)
+    assert (answer.returncode, answer.stdout.strip()) == (0, "table-unreadable"), answer.stderr
 
 
 def series(folder: Path, *more: str) -> None:

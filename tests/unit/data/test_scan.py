@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -135,15 +136,50 @@ def test_the_cache_holds_plain_json_and_no_pickle(many: Path, tmp_path: Path) ->
     assert len(rows) == 206 and all(isinstance(json.loads(content), list) for (content,) in rows)
 
 
-def test_a_script_from_a_pipe_can_validate_too(many: Path) -> None:
-    """There no process can be started the usual way: the work is done in the script's own."""
-    script = f"""
+SCRIPT = """
+import threading
 from pathlib import Path
 from holdfast.data.validate import Settings, validate
-print(validate(Path({str(many)!r}), Settings(jobs=2)).samples)
+print("started")
+if {thread}:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+print(validate(Path({folder!r}), Settings(jobs=2)).samples)
 """
-    answer = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, timeout=600)
-    assert answer.stdout.strip() == "206", answer.stderr
+
+
+@pytest.mark.parametrize("thread", [False, True], ids=["alone, so forked", "beside a thread, so spawned"])
+@pytest.mark.parametrize("pipe", [False, True], ids=["file", "pipe"])
+def test_a_script_without_a_guard_can_validate_and_runs_once(many: Path, tmp_path: Path, thread: bool, pipe: bool) -> None:
+    script = SCRIPT.format(thread=thread, folder=str(many))
+    made.write(tmp_path / "script.py", script)
+    command = [sys.executable, "-" if pipe else str(tmp_path / "script.py")]
+    answer = subprocess.run(command, input=script if pipe else None, capture_output=True, text=True, timeout=600)
+    assert (answer.stdout.split(), answer.stderr) == (["started", "206"], "")
+
+
+def workers_of(process: int) -> list[int]:
+    """The processes that a process started, by their numbers."""
+    return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("thread", [False, True], ids=["forked", "spawned"])
+def test_a_killed_validation_leaves_no_process_behind(many: Path, tmp_path: Path, thread: bool) -> None:
+    """The pipes of the workers close: each of them ends by itself, however many hold them."""
+    script = SCRIPT.format(thread=thread, folder=str(many)).replace(
+        ").samples", ", lambda done, all: print(done) or input()).samples"
+    )
+    made.write(tmp_path / "script.py", script)
+    command = [sys.executable, "-u", str(tmp_path / "script.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline().strip() for _ in range(2)] == ["started", "1"]
+        ends = [os.pidfd_open(number) for number in workers_of(process.pid)]
+        process.kill()
+    assert ends
+    for end in ends:
+        assert select.select([end], [], [], 60)[0], "a worker outlived the validation"
+        os.close(end)
 
 
 def test_a_class_that_is_added_to_the_list_is_no_longer_out_of_range(tmp_path: Path) -> None:

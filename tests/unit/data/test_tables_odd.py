@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
@@ -305,3 +307,54 @@ def test_a_column_that_numbers_the_rows_hides_no_leak_and_is_no_mismatch(tmp_pat
 
 def written(path: Path, head: str, rows: Iterable[str]) -> None:
     path.write_text("\n".join([head, *rows, ""]))
+
+
+def test_labels_that_are_more_or_fewer_than_their_samples_are_told(tmp_path: Path) -> None:
+    chance = np.random.default_rng(0)
+    for split, rows, labels in (("train", 60, 60), ("val", 40, 39)):
+        np.save(tmp_path / f"x_{split}.npy", chance.normal(size=(rows, 3)))
+        np.save(tmp_path / f"y_{split}.npy", chance.integers(0, 2, labels))
+    (problem,) = (one for one in found(tmp_path).problems if one.code == "array-lengths")
+    assert problem.example == "y_val.npy: y has 39 rows, x has 40" and problem.count == 1
+
+
+def test_nan_in_complex_numbers_is_found(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(40, 2)).view(np.complex128)
+    values[7] = complex(1.0, np.nan)
+    np.save(tmp_path / "a.npy", values[:, 0])
+    assert [problem.example for problem in found(tmp_path).problems] == ["a.npy: a.imag has 1 NaN of 40, first in row 7"]
+
+
+@pytest.mark.parametrize("shape, dtype", [("(1099511627776, 0)", "<f4"), ("(1099511627776,)", "|S0")])
+def test_an_array_of_endless_rows_without_a_value_is_refused(shape: str, dtype: str, tmp_path: Path) -> None:
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode())
+    (problem,) = found(tmp_path).problems
+    assert problem.code == "array-unreadable" and "rows without a value" in problem.example
+
+
+DAMAGED_FOOTERS = """
+import contextlib, io, sys
+from pathlib import Path
+import pyarrow as pa
+import pyarrow.parquet as pq
+from holdfast.data.formats.tables import _parquet
+
+buffer, path = io.BytesIO(), Path(sys.argv[1])
+pq.write_table(pa.table({"a": ["x", "y"]}), buffer, compression="none", store_schema=False)
+content = buffer.getvalue()
+footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+for place in range(footer, len(content) - 8):
+    for value in (0x06, 0x46):
+        path.write_bytes(content[:place] + bytes([value]) + content[place + 1 :])
+        with contextlib.suppress(Exception):
+            list(_parquet(path))
+print(len(content) - 8 - footer, "bytes changed")
+"""
+
+
+def test_a_damaged_parquet_footer_does_not_end_the_process(tmp_path: Path) -> None:
+    """PyArrow's own description of a column aborts on some of these."""
+    command = [sys.executable, "-c", DAMAGED_FOOTERS, str(tmp_path / "a.parquet")]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert answer.returncode == 0 and answer.stdout.endswith("bytes changed\n"), answer.stderr

@@ -43,8 +43,8 @@ def open_distributed(path: Path) -> Contents:
 
 def _tell_no_index(contents: Contents, names: list[str]) -> None:
     half = " It was just being written." if any(name.endswith(f"{INDEX}.tmp") for name in names) else ""
-    words = f"The folder has no index ({INDEX}): the save was interrupted before the end.{half}"
-    contents.trouble("torn", words, OLDER_OR_COPY, INDEX)
+    message = f"The folder has no index ({INDEX}): the save was interrupted before the end.{half}"
+    contents.trouble("torn", message, OLDER_OR_COPY, INDEX)
 
 
 class _Reading:
@@ -189,19 +189,19 @@ class _Reading:
 
     def _tell(self) -> None:
         for file, names in self.missing.items():
-            words = f"{shown(file)} is missing, and with it {len(names)} tensors and values: {few(names)}."
-            self.contents.trouble("torn", words, OLDER_OR_COPY, file)
+            message = f"{shown(file)} is missing, and with it {len(names)} tensors and values: {few(names)}."
+            self.contents.trouble("torn", message, OLDER_OR_COPY, file)
         for file, short in self.cut.items():
             missing = max(end for _, end in short) - self.sizes[file]
             names = [name for name, _ in short]
             lost = f"{len(names)} tensors and values are incomplete: {few(names)}"
-            words = f"{file} is truncated: at least {missing:,} bytes are missing; {lost}."
-            self.contents.trouble("torn", words, OLDER_OR_COPY, file)
+            message = f"{file} is truncated: at least {missing:,} bytes are missing; {lost}."
+            self.contents.trouble("torn", message, OLDER_OR_COPY, file)
         for file, wrong in self.bad.items():
             name, error = wrong[0]
             more = f" So it is with {len(wrong) - 1} more." if len(wrong) > 1 else ""
-            words = f"{shown(file)}: {shown(name)} is not what the index says: {error}.{more}"
-            self.contents.trouble(worst(one.state for _, one in wrong), words, OLDER_OR_COPY, file)
+            message = f"{shown(file)}: {shown(name)} is not what the index says: {error}.{more}"
+            self.contents.trouble(worst(trouble.state for _, trouble in wrong), message, OLDER_OR_COPY, file)
 
 
 def _together(entries: Iterable[Entry]) -> list[Entry]:

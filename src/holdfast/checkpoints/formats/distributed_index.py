@@ -158,8 +158,8 @@ _NOT_WHOLE = "the content there is not a complete torch archive"
 class BadItem(Exception):
     """At this place lies something else than the index says; the text says what."""
 
-    def __init__(self, words: str, state: State = "torn") -> None:
-        super().__init__(words)
+    def __init__(self, message: str, state: State = "torn") -> None:
+        super().__init__(message)
         self.state = state
 
 

@@ -129,8 +129,8 @@ def search(folder: Path, *, most: int = MOST_ENTRIES, deepest: int = DEEPEST, en
         if depth >= deepest and (below or linked):
             results.complete = False
             continue
-        folders.extend((one, depth + 1) for one in below)
-        links.extend((one, depth + 1) for one in linked)
+        folders.extend((path, depth + 1) for path in below)
+        links.extend((path, depth + 1) for path in linked)
     results.paths.sort(key=by_path)
     return results
 
@@ -234,14 +234,14 @@ def candidates(path: Path, *, here: Path | None = None, most: int = 5, seconds: 
     for folder in _places(path, here):
         inside = search(folder, most=names, deepest=_NEAR, ends=ends)
         names -= inside.looked_at
-        for one in inside.paths:
-            named = one / path.name  # of a folder that is a checkpoint as a whole, the file that was asked for
+        for checkpoint in inside.paths:
+            named = checkpoint / path.name  # of a folder that is a checkpoint as a whole, the file that was asked for
             with contextlib.suppress(OSError):
-                one = named if named.is_file() else one
-                facts = one.stat()
-                nearby.setdefault((facts.st_dev, facts.st_ino), (one, facts.st_mtime))
+                exact = named if named.is_file() else checkpoint
+                facts = exact.stat()
+                nearby.setdefault((facts.st_dev, facts.st_ino), (exact, facts.st_mtime))
     ranked = sorted(nearby.values(), key=lambda item: (-_likeness(path, item[0]), -item[1], str(item[0])))
-    return [_short(one, here) for one, _ in ranked[:most]]
+    return [_short(path, here) for path, _ in ranked[:most]]
 
 
 def _places(path: Path, here: Path) -> Iterator[Path]:
@@ -260,8 +260,8 @@ def _likeness(wanted: Path, candidate: Path) -> float:
     return round(10 * (name + 0.3 * folders) / 1.3)
 
 
-def _ratio(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, one.lower(), other.lower(), autojunk=False).ratio()
+def _ratio(name: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, name.lower(), other.lower(), autojunk=False).ratio()
 
 
 def _short(path: Path, here: Path) -> Path:

@@ -64,8 +64,8 @@ def _read_manifest(contents: Contents) -> dict[str, Any] | None:
         return None
     add_file(contents, path)
     if manifest["format"] != FORMAT:
-        words = f"It was written by a different version of Holdfast: its manifest has format {manifest['format']!r}."
-        contents.trouble("unreadable", words, "update Holdfast", MANIFEST)
+        message = f"It was written by a different version of Holdfast: its manifest has format {manifest['format']!r}."
+        contents.trouble("unreadable", message, "update Holdfast", MANIFEST)
     return manifest
 
 
@@ -80,8 +80,8 @@ def _names(contents: Contents, manifest: dict[str, Any] | None) -> list[str]:
     names = []
     for name in manifest["files"]:
         if not is_inside(name):
-            words = f"Its manifest names a file outside its folder: {shown(name)}."
-            contents.trouble("unreadable", words, "do not load it", MANIFEST)
+            message = f"Its manifest names a file outside its folder: {shown(name)}."
+            contents.trouble("unreadable", message, "do not load it", MANIFEST)
         elif not name.startswith(f"{_SHARDS}/") and name.endswith((".safetensors", ".pt")):
             names.append(name)
     return names
@@ -107,15 +107,15 @@ def _take_checksums(contents: Contents, part: Contents, name: str, facts: dict[s
     stated = _number(facts.get("crc32"))
     with path.open("rb") as file:
         if stated is not None and zlib.crc32(file.read(size)) != stated:
-            words = f"{name} does not match its manifest: the names and places of its tensors were changed."
-            contents.trouble("torn", words, _OLDER, name)
+            message = f"{name} does not match its manifest: the names and places of its tensors were changed."
+            contents.trouble("torn", message, _OLDER, name)
     tensors = facts.get("tensors")
     table = tensors if isinstance(tensors, dict) else {}
     sums = {key: _number(value.get("crc32")) for key, value in table.items() if isinstance(value, dict)}
     there = {storage.name for storage in part.storages}
     if table and there != set(table):
-        words = f"{name} holds other tensors than its manifest says: {few(sorted(there ^ set(table)))}."
-        contents.trouble("torn", words, _OLDER, name)
+        message = f"{name} holds other tensors than its manifest says: {few(sorted(there ^ set(table)))}."
+        contents.trouble("torn", message, _OLDER, name)
     part.storages[:] = [replace(storage, crc32=sums.get(storage.name)) for storage in part.storages]
     bad = [key for key, value in table.items() if isinstance(value, dict) and value.get("non_finite")]
     if bad:

@@ -77,8 +77,8 @@ def _add_weights(contents: Contents, folder: Path, names: list[str]) -> None:
         if FSDP.match(name) and name.startswith("optimizer"):
             _add_part(contents, folder / name, "optimizer")
     if not files and not shards and any(map(SHARD.match, names)):
-        lonely, words = _lonely_shards(names)
-        contents.trouble("torn", words, OLDER_OR_COPY, lonely[0])
+        lonely, message = _lonely_shards(names)
+        contents.trouble("torn", message, OLDER_OR_COPY, lonely[0])
         for name in lonely:
             _add_part(contents, folder / name, "model")
 
@@ -126,8 +126,8 @@ def _tell_what_is_missing(contents: Contents, name: str, names: list[str]) -> No
     ):
         contents.trouble("torn", "The folder has no weights: the file was removed or never written.", OLDER_OR_COPY)
     if TRAINER.match(name) and "training_args.bin" in names and "trainer_state.json" not in names:
-        words = "trainer_state.json, which the Trainer writes last, is missing: the save was interrupted before the end."
-        contents.trouble("torn", words, OLDER_OR_COPY, "trainer_state.json")
+        message = "trainer_state.json, which the Trainer writes last, is missing: the save was interrupted before the end."
+        contents.trouble("torn", message, OLDER_OR_COPY, "trainer_state.json")
     step = tree["trainer_state"].get("global_step") if "trainer_state" in tree else None
     if step or contents.producer == "accelerate":
         since = f"trainer_state.json says step {step}, but " if step else ""
@@ -169,10 +169,10 @@ def _lonely_shards(names: list[str]) -> tuple[list[str], str]:
     total = max((int(match[3]) for match in shards.values()), default=0)
     there = {int(match[2]) for match in shards.values()}
     missing = total - len(there)
-    words = f"The folder has {len(there)} of {total} shards and no index that says which tensor is in which."
+    message = f"The folder has {len(there)} of {total} shards and no index that says which tensor is in which."
     if missing > 0:
-        words = f"The folder has {len(there)} of {total} shards and no index: the save or the download was interrupted."
-    return sorted(shards), words
+        message = f"The folder has {len(there)} of {total} shards and no index: the save or the download was interrupted."
+    return sorted(shards), message
 
 
 def _shards(index: Any) -> dict[str, list[str]] | None:
@@ -207,8 +207,8 @@ def _compare_names(contents: Contents, name: str, wanted: list[str], there: list
     missing = sorted(set(wanted) - set(there))
     more = sorted(set(there) - set(wanted))
     if missing:
-        words = f"{name} does not hold {len(missing)} tensors that the index says are in it: {few(missing)}."
-        contents.trouble("torn", words, "the files are from two different saves: copy them all again", name)
+        message = f"{name} does not hold {len(missing)} tensors that the index says are in it: {few(missing)}."
+        contents.trouble("torn", message, "the files are from two different saves: copy them all again", name)
     if more:
-        words = f"{name} holds {len(more)} tensors that the index does not name: {few(more)}"
-        contents.notes.append(words)
+        message = f"{name} holds {len(more)} tensors that the index does not name: {few(more)}"
+        contents.notes.append(message)

@@ -47,9 +47,9 @@ def join(whole: Contents, part: Contents, *, file: str, key: str = "") -> Any:
     return _moved_tree(part.tree, prefix, first)
 
 
-def about(file: str, words: str) -> str:
+def about(file: str, message: str) -> str:
     """Words about a file of a folder: "optimizer.pt: it is truncated"."""
-    return f"{file}: {words[:1].lower()}{words[1:]}"
+    return f"{file}: {message[:1].lower()}{message[1:]}"
 
 
 def open_part(whole: Contents, path: Path, opener: Callable[[Path], Contents]) -> Contents | None:

@@ -43,7 +43,7 @@ def _add_archive(contents: Contents, file: IO[bytes]) -> None:
         problem = f"{overlap[0]} and {overlap[1]} overlap" if overlap else "" if records else "its index, at the end, is missing"
     except BrokenIndex as error:
         records, problem = {}, str(error)
-    problem = problem or next((f"{shown(one.name)} {one.problem}" for one in records.values() if one.problem), "")
+    problem = problem or next((f"{shown(record.name)} {record.problem}" for record in records.values() if record.problem), "")
     if problem:
         contents.trouble("torn", f"The archive is truncated or damaged: {problem}.", _OLDER)
         return
@@ -80,10 +80,10 @@ def _add_weights(contents: Contents, file: IO[bytes], begin: int, size: int) -> 
     try:
         with h5py.File(_Part(file, begin, size), "r") as weights:
             datasets: dict[str, Any] = {}
-            weights.visititems(lambda name, one: datasets.update({name: one} if isinstance(one, h5py.Dataset) else {}))
+            weights.visititems(lambda name, item: datasets.update({name: item} if isinstance(item, h5py.Dataset) else {}))
             if not (contents.path.name.endswith((".keras", ".weights.h5")) or _is_of_keras(weights, datasets)):
-                words = "It is an HDF5 file, but not a checkpoint of Keras."
-                contents.trouble("unreadable", words, "name the one that the training saved")
+                message = "It is an HDF5 file, but not a checkpoint of Keras."
+                contents.trouble("unreadable", message, "name the one that the training saved")
                 return
             for name in sorted(datasets, key=_in_order)[:MOST_TENSORS]:
                 _add_tensor(contents, name, datasets[name], begin, size)

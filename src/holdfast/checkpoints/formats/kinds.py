@@ -59,8 +59,8 @@ def recognise(path: Path, size: int) -> Recognised:
             "torn", "It is empty: nothing was written into it.", "the save or the copy was interrupted: use an older one"
         )
     if not head.strip(b"\0"):
-        words = "It starts with zeros: its space was reserved but never written, as after a crash of the machine."
-        return _other("torn", words, "use an older one")
+        message = "It starts with zeros: its space was reserved but never written, as after a crash of the machine."
+        return _other("torn", message, "use an older one")
     return _by_content(path, head) or _by_text(path, head, last, size) or _by_name(path, head)
 
 
@@ -99,14 +99,14 @@ def _by_text(path: Path, head: bytes, last: bytes, size: int) -> Recognised | No
         return _other("unreadable", "It is a git-annex pointer, not the file.", f"git annex get {path.name}")
     begin = " ".join(text.split())[:60]
     if low.startswith(("<!doctype html", "<html", "<head")):
-        words = f'It is a web page ("{begin}"), not a checkpoint: the server sent an error or login page instead.'
-        return _other("unreadable", words, "download it again, and check what arrives")
+        message = f'It is a web page ("{begin}"), not a checkpoint: the server sent an error or login page instead.'
+        return _other("unreadable", message, "download it again, and check what arrives")
     if low.startswith(("<?xml", "<error")):
-        words = f'It is an XML text ("{begin}"), as storage services answer with when a download is refused.'
-        return _other("unreadable", words, "check your access there, then download it again")
+        message = f'It is an XML text ("{begin}"), as storage services answer with when a download is refused.'
+        return _other("unreadable", message, "check your access there, then download it again")
     what = "a JSON text" if low.startswith(("{", "[")) else "a text"
-    words = f'It is {what}, not a checkpoint. It starts with "{begin}".'
-    unreadable = _other("unreadable", words, "name another file, or copy or download this one again")
+    message = f'It is {what}, not a checkpoint. It starts with "{begin}".'
+    unreadable = _other("unreadable", message, "name another file, or copy or download this one again")
     return Recognised("pickle", unreadable.trouble) if last == b"." and text[0] in "(c}])lpdIFNSVi" else unreadable
 
 
@@ -123,8 +123,8 @@ def _by_name(path: Path, head: bytes) -> Recognised:
     if suffix in _NAMES:
         return _unknown(_NAMES[suffix], _CONVERT)
     if suffix in (*PICKLES, ".keras", ".h5"):
-        words = f"Its first bytes match no checkpoint format: {head[:8].hex(' ')}."
-        return _other("unreadable", words, "it was overwritten or is not a checkpoint: copy it again, or use an older one")
+        message = f"Its first bytes match no checkpoint format: {head[:8].hex(' ')}."
+        return _other("unreadable", message, "it was overwritten or is not a checkpoint: copy it again, or use an older one")
     return _unknown("a file of an unknown kind", _CONVERT)
 
 
@@ -143,5 +143,5 @@ def _unknown(what: str, fix: str) -> Recognised:
     return _other("unreadable", f"It is {what}, not a checkpoint that PyTorch wrote.", fix)
 
 
-def _other(state: Literal["torn", "unreadable"], words: str, fix: str) -> Recognised:
-    return Recognised("other", Trouble(state, words, fix))
+def _other(state: Literal["torn", "unreadable"], message: str, fix: str) -> Recognised:
+    return Recognised("other", Trouble(state, message, fix))

@@ -37,8 +37,8 @@ def open_file(path: Path) -> Contents:
         contents = Contents(path=path, format="unknown", files=[info])
         contents.troubles += [recognised.trouble] if recognised.trouble else []
         if recognised.kind == "index":
-            words = "It is an index of other files where a file of tensors should be."
-            contents.troubles.append(Trouble("unreadable", words, "do not load it"))
+            message = "It is an index of other files where a file of tensors should be."
+            contents.troubles.append(Trouble("unreadable", message, "do not load it"))
     recognise_producer(contents)
     return contents
 
@@ -62,4 +62,4 @@ def recognise_producer(contents: Contents) -> None:
 
 def _holds_module(tree: dict[Any, Any], package: str) -> bool:
     """Whether the model was pickled whole, and its class is of that package."""
-    return any(isinstance(one := tree.get(name), Opaque) and one.name.startswith(package) for name in ("model", "ema"))
+    return any(isinstance(part := tree.get(name), Opaque) and part.name.startswith(package) for name in ("model", "ema"))

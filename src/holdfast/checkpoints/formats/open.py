@@ -34,15 +34,15 @@ def open_checkpoint(path: Path) -> Contents:
     except (OSError, ValueError) as error:
         return _absent(path, error)
     if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
-        words = "It is a pipe, a socket or a device, not a file: it was not opened."
-        return _unknown(path, Trouble("unreadable", words, "name a file or a folder"))
+        message = "It is a pipe, a socket or a device, not a file: it was not opened."
+        return _unknown(path, Trouble("unreadable", message, "name a file or a folder"))
     try:
         contents = _open_folder(path) if stat.S_ISDIR(mode) else _open_file(path)
     except OSError as error:
         return _unknown(path, no_access(error))
     except Exception as error:  # noqa: BLE001 - one file's failure is that file's row, never the end of a listing
-        words = f"Reading it failed: {type(error).__name__}: {str(error)[:200]}."
-        return _unknown(path, Trouble("unreadable", words, "do not load it; if you made the file, please report this"))
+        message = f"Reading it failed: {type(error).__name__}: {str(error)[:200]}."
+        return _unknown(path, Trouble("unreadable", message, "do not load it; if you made the file, please report this"))
     _tell_whether_being_written(contents)
     if UNFINISHED.match(path.name) or SPARE.match(path.name):
         contents.notes.append("its name says that the save or the download was not finished")
@@ -84,9 +84,9 @@ def _just_a_folder(path: Path, inside: set[str]) -> Trouble:
             "unreadable", "It is a folder without a checkpoint in it.", "name a checkpoint, or a folder that holds some"
         )
     more = f" and {len(results.paths) - 5} more" if len(results.paths) > 5 else ""
-    names = ", ".join(str(one) for one in results.paths[-5:])
-    words = f"It is a folder with {len(results.paths)} checkpoints, not a checkpoint itself."
-    return Trouble("unreadable", words, f"name one of them: {names}{more}")
+    names = ", ".join(str(path) for path in results.paths[-5:])
+    message = f"It is a folder with {len(results.paths)} checkpoints, not a checkpoint itself."
+    return Trouble("unreadable", message, f"name one of them: {names}{more}")
 
 
 def _tell_whether_being_written(contents: Contents) -> None:
@@ -106,8 +106,8 @@ def _absent(path: Path, error: OSError | ValueError) -> Contents:
     if isinstance(error, PermissionError):
         return _unknown(path, no_access(error))
     if holds(path.is_symlink):
-        words = f"It is a link to {path.readlink()}, which does not exist."
-        return _unknown(path, Trouble("unreadable", words, "restore its target, or name another checkpoint"))
+        message = f"It is a link to {path.readlink()}, which does not exist."
+        return _unknown(path, Trouble("unreadable", message, "restore its target, or name another checkpoint"))
     raise NoCheckpoint(f"There is no checkpoint at {path}: {_what_is_missing(path)}.", fix=_candidates(path)) from None
 
 
@@ -123,7 +123,7 @@ def _candidates(path: Path) -> str:
     paths = candidates(path)
     if not paths:
         return "name a checkpoint; none was found nearby (*.pt, *.pth, *.ckpt, *.safetensors and checkpoint folders)"
-    return "use one of these, found nearby, the likeliest first:" + "".join(f"\n       {one}" for one in paths)
+    return "use one of these, found nearby, the likeliest first:" + "".join(f"\n       {path}" for path in paths)
 
 
 def _unknown(path: Path, trouble: Trouble) -> Contents:
@@ -140,8 +140,8 @@ def open_deepspeed(path: Path) -> Contents:
         contents.trouble("torn", "The folder has no model states: the save was interrupted.", "use an older one")
     missing = missing_ranks(r"zero_pp_rank_(\d+)_mp_rank_\d+.*optim", names)
     if missing:
-        words = f"The optimizer states of {few(missing)} are missing: the save was interrupted or a file was left out."
-        contents.trouble("torn", words, "use an older one, or copy it again")
+        message = f"The optimizer states of {few(missing)} are missing: the save was interrupted or a file was left out."
+        contents.trouble("torn", message, "use an older one, or copy it again")
     return contents
 
 

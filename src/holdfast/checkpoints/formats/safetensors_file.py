@@ -110,11 +110,11 @@ def read_header(path: Path, size: int) -> Header:
             )
         (length,) = struct.unpack("<Q", first)
         if length > LONGEST_HEADER:
-            words = f"It starts with a header length of {length:,} bytes; {LONGEST_HEADER:,} are enough for 250,000 tensors."
-            raise _bad("unreadable", words, f"if it is a model, save it in shards; otherwise it was overwritten: {AGAIN}")
+            message = f"It starts with a header length of {length:,} bytes; {LONGEST_HEADER:,} are enough for 250,000 tensors."
+            raise _bad("unreadable", message, f"if it is a model, save it in shards; otherwise it was overwritten: {AGAIN}")
         if length + 8 > size:
-            words = f"It is truncated within its header: {length + 8 - size:,} bytes of the header and all tensors are missing."
-            raise _bad("torn", words, AGAIN)
+            message = f"It is truncated within its header: {length + 8 - size:,} bytes of the header and all tensors are missing."
+            raise _bad("torn", message, AGAIN)
         text = file.read(length)
     if len(text) < length:
         raise _bad("torn", "It became shorter while it was read.", "look again when nothing writes to it any more")
@@ -158,8 +158,8 @@ def _entry(name: str, facts: Any) -> Entry:
     except (KeyError, TypeError, ValueError):
         whole = False
     if not whole or len(facts) != 3:
-        words = f"Its header describes the tensor {shown(name)} in an invalid way."
-        raise _bad("unreadable", words, AGAIN, where=name)
+        message = f"Its header describes the tensor {shown(name)} in an invalid way."
+        raise _bad("unreadable", message, AGAIN, where=name)
     return Entry(name, dtype, tuple(shape), begin, end)
 
 
@@ -167,7 +167,7 @@ def _layout_troubles(header: Header, size: int) -> list[Trouble]:
     """What does not add up between the header and a file of `size` bytes; of a thousand damaged entries the first few."""
     troubles = [trouble for entry in header.entries if (trouble := _size_trouble(entry))]
     end, before = 0, ""
-    for entry in sorted(header.entries, key=lambda one: (one.begin, one.end)):
+    for entry in sorted(header.entries, key=lambda item: (item.begin, item.end)):
         if entry.begin < end:
             troubles.append(_damaged(f"{shown(entry.name)} begins inside {shown(before)}", entry))
         elif entry.begin > end:
@@ -179,21 +179,21 @@ def _layout_troubles(header: Header, size: int) -> list[Trouble]:
 
 def _end_troubles(header: Header, size: int, wanted: int) -> list[Trouble]:
     if size > wanted:
-        words = f"{size - wanted:,} bytes follow its last tensor, where the file should end."
-        return [Trouble("unreadable", words, "something else was written into it: " + AGAIN)]
+        message = f"{size - wanted:,} bytes follow its last tensor, where the file should end."
+        return [Trouble("unreadable", message, "something else was written into it: " + AGAIN)]
     if size == wanted:
         return []
     short = [entry.name for entry in header.entries if header.data + entry.end > size]
     missing = f"{wanted - size:,} of {wanted:,} bytes are missing"
-    words = f"It is truncated: {missing}; {len(short)} of {len(header.entries)} tensors are incomplete: {few(short)}."
-    return [Trouble("torn", words, AGAIN, short[0])]
+    message = f"It is truncated: {missing}; {len(short)} of {len(header.entries)} tensors are incomplete: {few(short)}."
+    return [Trouble("torn", message, AGAIN, short[0])]
 
 
 def _size_trouble(entry: Entry) -> Trouble | None:
     bits = 8 * ITEM_SIZES[DTYPES[entry.dtype]] if entry.dtype in DTYPES else PACKED.get(entry.dtype)
     if bits is None:
-        words = f"The tensor {shown(entry.name)} has an unknown dtype: {shown(entry.dtype)}."
-        return Trouble("unreadable", words, "a newer safetensors may read it; otherwise " + AGAIN, entry.name)
+        message = f"The tensor {shown(entry.name)} has an unknown dtype: {shown(entry.dtype)}."
+        return Trouble("unreadable", message, "a newer safetensors may read it; otherwise " + AGAIN, entry.name)
     size, stored = math.prod(entry.shape) * bits, (entry.end - entry.begin) * 8
     if size == stored and size >> 3 < 1 << 62:
         return None
@@ -203,9 +203,9 @@ def _size_trouble(entry: Entry) -> Trouble | None:
     return _damaged(f"{kind} takes {size // 8:,} bytes, not {stored // 8:,}", entry)
 
 
-def _damaged(words: str, entry: Entry) -> Trouble:
-    return Trouble("unreadable", f"Its header is damaged: {words}.", AGAIN, entry.name)
+def _damaged(message: str, entry: Entry) -> Trouble:
+    return Trouble("unreadable", f"Its header is damaged: {message}.", AGAIN, entry.name)
 
 
-def _bad(state: Any, words: str, fix: str, where: str = "") -> _Bad:
-    return _Bad(Trouble(state, words, fix, where))
+def _bad(state: Any, message: str, fix: str, where: str = "") -> _Bad:
+    return _Bad(Trouble(state, message, fix, where))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,22 +21,24 @@ def cut_short(info: FileInfo, *, expected: int | None = None, without: str = "it
     ends = f"The file ends after {size(info.size, expected if is_short else None)}" + ("" if is_short else f", without {without}")
     age = time.time() - info.modified
     if 0 <= age < _JUST_NOW:
-        words = f"{ends}, and was written to {age:.0f} s ago: it is still being saved, or the save was just interrupted{rest}."
-        return Trouble("torn", words, "wait until the save is done, then look again")
+        message = f"{ends}, and was written to {age:.0f} s ago: it is still being saved, or the save was just interrupted{rest}."
+        return Trouble("torn", message, "wait until the save is done, then look again")
     return Trouble("torn", f"{ends}: the save was interrupted, the disk was full, or it was not copied in full{rest}.", OLDER)
 
 
 def unsafe(names: Sequence[str], *, damaged: bool = False) -> Trouble:
     """A file that asks for what is on no list of harmless names. In damaged bytes a name may also be one by accident."""
-    words = f"It asks for {few(list(names))}, not known to be safe: loading it can run a program on your machine"
+    message = f"It asks for {few(list(names))}, not known to be safe: loading it can run a program on your machine"
     perhaps = ", unless the name is only the damage" if damaged else ""
-    return Trouble("unsafe", f"{words}{perhaps}.", "do not load it with weights_only=False; get it again from a source you trust")
+    return Trouble(
+        "unsafe", f"{message}{perhaps}.", "do not load it with weights_only=False; get it again from a source you trust"
+    )
 
 
 def not_followed(problem: str, *, where: str = "") -> Trouble:
     """A pickle that makes no sense to us."""
-    words = f"Its pickle cannot be parsed: {problem}."
-    return Trouble("unreadable", words, "it was overwritten or is not a checkpoint: copy it again, or use an older one", where)
+    message = f"Its pickle cannot be parsed: {problem}."
+    return Trouble("unreadable", message, "it was overwritten or is not a checkpoint: copy it again, or use an older one", where)
 
 
 def take(contents: Contents, unpickled: Unpickled, storages: list[Storage]) -> None:
@@ -57,13 +59,14 @@ def _name_kinds(storages: list[Storage], tensors: Sequence[TensorInfo]) -> list[
     ]
 
 
-def too_short(contents: Contents) -> Trouble | None:
-    """The trouble of tensors that need more bytes than their storage has."""
-    short = [tensor.name for tensor in contents.tensors if tensor.span[1] > contents.storages[tensor.storage].size]
+def too_short(contents: Contents, compressed: Collection[str] = ()) -> Trouble | None:
+    """The trouble of tensors that need more bytes than their storage has; of a compressed one the length says nothing."""
+    stored = ((tensor, contents.storages[tensor.storage]) for tensor in contents.tensors)
+    short = [tensor.name for tensor, storage in stored if tensor.span[1] > storage.size and storage.name not in compressed]
     if not short:
         return None
-    words = f"{'A tensor is' if len(short) == 1 else f'{len(short):,} tensors are'} incomplete: {few(short)}."
-    return Trouble("torn", words, OLDER, short[0])
+    message = f"{'A tensor is' if len(short) == 1 else f'{len(short):,} tensors are'} incomplete: {few(short)}."
+    return Trouble("torn", message, OLDER, short[0])
 
 
 def refuse_big_endian(contents: Contents) -> None:

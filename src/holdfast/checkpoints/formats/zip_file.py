@@ -80,7 +80,7 @@ class _Archive:
             )
         else:
             self._content(self._unpickled(main), main.name)
-            short = too_short(self._contents)
+            short = too_short(self._contents, {record.name for record in self._records if record.method != STORED})
             self._contents.troubles += [short] if short else []
         self._other_pickles(main)
         self._flaws()
@@ -150,25 +150,27 @@ class _Archive:
                 by_problem.setdefault(problem, []).append(record.name)
         for problem, names in by_problem.items():
             compressed_or_locked = problem.startswith(("is compressed", "is encrypted"))
-            words = f"A record {problem}: {few(names)}." if len(names) == 1 else f"Each of these records {problem}: {few(names)}."
+            message = (
+                f"A record {problem}: {few(names)}." if len(names) == 1 else f"Each of these records {problem}: {few(names)}."
+            )
             self._contents.trouble(
-                "unreadable" if compressed_or_locked else "torn", words, _AGAIN if compressed_or_locked else OLDER, names[0]
+                "unreadable" if compressed_or_locked else "torn", message, _AGAIN if compressed_or_locked else OLDER, names[0]
             )
         self._twice()
 
     def _overlapping(self) -> bool:
         both = overlapping(self._records)
         if both:
-            words = f"Two records overlap ({', '.join(both)}): torch.save never writes that."
-            self._contents.trouble("unreadable", words, "get it again from where it came from", both[0])
+            message = f"Two records overlap ({', '.join(both)}): torch.save never writes that."
+            self._contents.trouble("unreadable", message, "get it again from where it came from", both[0])
         return both is not None
 
     def _twice(self) -> None:
         seen = Counter(record.name.lower() for record in self._records)
         twice = [name for name, times in seen.items() if times > 1]
         if twice:
-            words = f"It holds two records with the same name ({few(twice)}): which of them is loaded depends on the reader."
-            self._contents.trouble("unreadable", words, "get it again from where it came from", twice[0])
+            message = f"It holds two records with the same name ({few(twice)}): which of them is loaded depends on the reader."
+            self._contents.trouble("unreadable", message, "get it again from where it came from", twice[0])
         if any(".." in record.name.split("/") or record.name.startswith(("/", "\\")) for record in self._records):
             self._contents.notes.append("the names of its records point outside the folder: do not unpack it by hand")
 
@@ -200,8 +202,8 @@ class _Archive:
         for record in with_bytes:
             small = not self._is_storage(record) and record.method == STORED and record.size < _PICKLE
             if small and checksum(self._info.path, record.offset, record.packed) != f"{record.crc32:08x}":
-                words = f"Bytes of {record.name} have changed: they do not match its checksum."
-                self._contents.trouble("torn", words, OLDER, record.name)
+                message = f"Bytes of {record.name} have changed: they do not match its checksum."
+                self._contents.trouble("torn", message, OLDER, record.name)
 
     # --- without the index
 

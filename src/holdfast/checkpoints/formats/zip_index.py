@@ -126,9 +126,9 @@ def _place(file: IO[bytes], record: Record, name: bytes, limit: int, base: int) 
 def overlapping(records: list[Record]) -> tuple[str, str] | None:
     """Two records that lie on each other, by name."""
     placed = sorted((record for record in records if not record.problem), key=lambda record: (record.start, record.end))
-    for one, other in pairwise(placed):
-        if other.start < one.end:
-            return one.name, other.name
+    for earlier, other in pairwise(placed):
+        if other.start < earlier.end:
+            return earlier.name, other.name
     return None
 
 

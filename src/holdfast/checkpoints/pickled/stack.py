@@ -267,9 +267,9 @@ def paired(items: Sequence[Any]) -> Pairs:
     return Pairs(zip(items[::2], items[1::2], strict=False))
 
 
-def printable(words: str) -> str:
+def printable(text: str) -> str:
     """Words from a file, without what a terminal would obey."""
-    return words if words.isprintable() else words.encode("unicode_escape", "surrogatepass").decode("ascii")
+    return text if text.isprintable() else text.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def _put_pairs(into: Pairs | Thing, pairs: Pairs) -> None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from holdfast.checkpoints.compare import Comparison
-    from holdfast.checkpoints.matching.sides import Side
+    from holdfast.matching.compare import Comparison
+    from holdfast.matching.sides import Side
 
 _FACTORY = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 _SETTINGS_SHOWN = 12
@@ -53,8 +53,8 @@ def compare(
     package.module:factory` and optionally `arguments:`; the rest are settings to compare. Exit code 0: it fits, as it is or
     after a safe rename; 1: it does not.
     """
-    from holdfast.checkpoints.compare import compare as find
     from holdfast.cli.show import for_json
+    from holdfast.matching.compare import compare as find
 
     if (second is None) == (other is None):
         number = "one checkpoint to compare" if other is None else f"both {second} and {other} to compare with"
@@ -81,10 +81,10 @@ def _other(text: str) -> Side:
 def _checkpoint(path: Path) -> Side:
     """One side from a checkpoint. Raises BadCheckpoint where nothing can be read of it."""
     from holdfast.checkpoints.formats.open import open_checkpoint
-    from holdfast.checkpoints.matching.from_contents import side_of
     from holdfast.cli.checkpoints.paths import as_typed, refuse_server, run_named
     from holdfast.cli.checkpoints.run_history import checkpoints_of
     from holdfast.errors import BadCheckpoint
+    from holdfast.matching.from_contents import side_of
 
     refuse_server(str(path))
     run = run_named(str(path))

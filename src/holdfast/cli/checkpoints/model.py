@@ -17,14 +17,14 @@ from holdfast.errors import UsageError
 if TYPE_CHECKING:
     from torch import nn
 
-    from holdfast.checkpoints.matching.sides import Side
+    from holdfast.matching.sides import Side
 
 _KEYS = ("model", "arguments")
 
 
 def model_side(text: str, arguments: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None) -> Side:
     """One side from `package.module:factory`. Raises UsageError, in words, for whatever the user's own code raises."""
-    from holdfast.checkpoints.matching.from_model import side_of_model
+    from holdfast.matching.from_model import side_of_model
 
     return side_of_model(build(text, arguments or {}), text, settings)
 

@@ -25,20 +25,20 @@ def statistics_problems(splits: Mapping[str, Mapping[str, Spread]], files: Mappi
     """Compare every split with the first one; channels or columns are named."""
     names = list(splits)
     differences = [
-        (split, column, words)
+        (split, column, difference)
         for split in names[1:]
         for column, spread in splits[split].items()
-        if column in splits[names[0]] and (words := _difference(splits[names[0]][column], spread))
+        if column in splits[names[0]] and (difference := _difference(splits[names[0]][column], spread))
     ]
     if differences:
-        split, column, words = differences[0]
+        split, column, difference = differences[0]
         where = sorted({file for split, _, _ in differences for file in files.get(split, [split])})
         columns = sorted({column for _, column, _ in differences})
         yield problem(
             "preprocessing-mismatch",
             count=len(columns),
             files=where,
-            example=f"{column}: {words.format(names[0], split)}",
+            example=f"{column}: {difference.format(names[0], split)}",
             columns=columns,
         )
 
@@ -64,9 +64,9 @@ def share_problems(splits: Mapping[str, Mapping[Any, int]], names: Mapping[Any, 
     order = list(splits)
     differences = []
     for split in order[1:]:
-        words = _moved(splits[order[0]], splits[split], names)
-        if words:
-            differences.append((split, words.format(order[0], split)))
+        difference = _moved(splits[order[0]], splits[split], names)
+        if difference:
+            differences.append((split, difference.format(order[0], split)))
     if differences:
         yield problem(
             "split-classes-differ",
@@ -76,18 +76,18 @@ def share_problems(splits: Mapping[str, Mapping[Any, int]], names: Mapping[Any, 
         )
 
 
-def _moved(one: Mapping[Any, int], other: Mapping[Any, int], names: Mapping[Any, str]) -> str:
-    total, others = sum(one.values()), sum(other.values())
+def _moved(before: Mapping[Any, int], other: Mapping[Any, int], names: Mapping[Any, str]) -> str:
+    total, others = sum(before.values()), sum(other.values())
     if min(total, others) < _FEWEST:
         return ""
-    keys = {**one, **other}
-    shares = {key: (one.get(key, 0) / total, other.get(key, 0) / others) for key in keys}
+    keys = {**before, **other}
+    shares = {key: (before.get(key, 0) / total, other.get(key, 0) / others) for key in keys}
     moved = sum(abs(mine - theirs) for mine, theirs in shares.values()) / 2
     both = ((mine * total + theirs * others) / (total + others) for mine, theirs in shares.values())
     chance = sum(math.sqrt(share * (1 - share) * (1 / total + 1 / others)) for share in both) / 2
     if moved < _MOVED + 3 * chance:
         return ""
-    key = max(shares, key=lambda one: abs(shares[one][0] - shares[one][1]))
+    key = max(shares, key=lambda class_: abs(shares[class_][0] - shares[class_][1]))
     return f"{names.get(key, key)} is {shares[key][0]:.0%} of {{}} and {shares[key][1]:.0%} of {{}}"
 
 

@@ -18,7 +18,7 @@ _LIMITED = 3  # values at the edge of an integer type that are no chance
 
 def column_problems(columns: Mapping[str, ColumnSummary], files: list[str], label: str | None) -> Iterator[Problem]:
     """Judge the columns of one split, which may lie in several files, each kind of fault once."""
-    features = {name: one for name, one in columns.items() if name != label}
+    features = {name: column for name, column in columns.items() if name != label}
     for kind, judge in (
         ("non-finite-input", _non_finite),
         ("dtype-overflow", _overflow),
@@ -27,14 +27,14 @@ def column_problems(columns: Mapping[str, ColumnSummary], files: list[str], labe
         ("column-extreme", _extreme),
     ):
         judged = columns if kind == "non-finite-input" else features
-        cases = [(name, words) for name, one in judged.items() if (words := judge(one))]
+        cases = [(name, reason) for name, column in judged.items() if (reason := judge(column))]
         if cases and kind == "non-finite-input":
             yield _about_bad_rows(columns, cases, files)
         elif cases:
             yield problem(
                 kind, count=len(cases), files=files, example=f"{', '.join(files[:3])}: {cases[0][0]} {cases[0][1]}",
                 columns=[name for name, _ in cases], rows=[], shown=_farthest(columns, kind, [name for name, _ in cases]),
-                cases=[f"{', '.join(files[:3])}: {name} {words}" for name, words in cases],
+                cases=[f"{', '.join(files[:3])}: {name} {reason}" for name, reason in cases],
             )  # fmt: skip
 
 
@@ -55,9 +55,9 @@ def _about_bad_rows(columns: Mapping[str, ColumnSummary], cases: list[tuple[str,
 def _farthest(columns: Mapping[str, ColumnSummary], kind: str, names: list[str]) -> list[list[Place]]:
     """A row for each column: sentinels, extremes and overflows are its lowest or its highest value, what lies farther out."""
     shown = []
-    for one in (columns[name] for name in names if kind != "column-constant"):
-        middle, values = one.values.median() or 0.0, one.values
-        place = one.high_place if values.high - middle >= middle - values.low else one.low_place
+    for column in (columns[name] for name in names if kind != "column-constant"):
+        middle, values = column.values.median() or 0.0, column.values
+        place = column.high_place if values.high - middle >= middle - values.low else column.low_place
         shown += [[place]] if place else []
     return shown
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from holdfast.data.listing import suffix
 from holdfast.data.pixels import MOST_PIXELS
 from holdfast.data.problem import Fault, Problem, problem
 from holdfast.data.samples import Entry, Label
@@ -39,13 +40,13 @@ def odd_size(file: str, width: int, height: int) -> Iterator[Fault]:
 
 def blur_problems(files: Sequence[str], sharpness: Sequence[float]) -> Iterator[Problem]:
     """Compare the sharpness of all images with the usual one; 0 stands for one that shows nothing."""
-    measured = [one for one in sharpness if one]
+    measured = [value for value in sharpness if value]
     if len(measured) < _FEWEST:
         return
     usual = float(np.median(measured))
-    blurred = [(file, one) for file, one in zip(files, sharpness, strict=True) if 0 < one < _BLURRED * usual]
+    blurred = [(file, value) for file, value in zip(files, sharpness, strict=True) if 0 < value < _BLURRED * usual]
     if blurred:
-        shown = [f"{file}: {one / usual:.0%} of the median sharpness" for file, one in blurred]
+        shown = [f"{file}: {value / usual:.0%} of the median sharpness" for file, value in blurred]
         yield problem("image-blurred", count=len(blurred), files=[file for file, _ in blurred], example=shown[0], cases=shown)
 
 
@@ -74,17 +75,23 @@ def way_of(label: Label, orientation: int, width: int, height: int) -> str:
     if label.shares or orientation < 5 or width == height:
         return ""
     stored = label.size in (None, (width, height)) and all(
-        one.box[2] <= width + 1 and one.box[3] <= height + 1 for one in label.things
+        thing.box[2] <= width + 1 and thing.box[3] <= height + 1 for thing in label.things
     )
     turned = label.size in (None, (height, width)) and all(
-        one.box[2] <= height + 1 and one.box[3] <= width + 1 for one in label.things
+        thing.box[2] <= height + 1 and thing.box[3] <= width + 1 for thing in label.things
     )
     return "" if stored == turned else "stored" if stored else "shown"
 
 
 # Images with another number of channels than the rest, and sets whose images all have an alpha channel.
 
-_SAID = {1: "1 channel (grey)", 2: "2 channels (grey, alpha)", 3: "3 channels (RGB)", 4: "4 channels (RGBA)"}
+_CHANNELS = {1: "1 channel (grey)", 2: "2 channels (grey, alpha)", 3: "3 channels (RGB)", 4: "4 channels (RGBA)"}
+
+
+def _channels(file: str, count: int) -> str:
+    """The channels of an image in words; a JPEG has no alpha channel."""
+    inks = count == 4 and suffix(file) in (".jpg", ".jpeg")
+    return "4 channels (CMYK)" if inks else _CHANNELS.get(count, str(count))
 
 
 def channel_problems(files: Sequence[str], channels: Sequence[int]) -> Iterator[Problem]:
@@ -95,18 +102,19 @@ def channel_problems(files: Sequence[str], channels: Sequence[int]) -> Iterator[
     usual, many = counts.most_common(1)[0]
     odd = [(file, count) for file, count in zip(files, channels, strict=True) if count not in (0, usual)]
     if odd:
-        example = f"{odd[0][0]}: {_SAID.get(odd[0][1], odd[0][1])}; {many:,} others have {_SAID.get(usual, usual)}"
-        cases = [f"{file}: {_SAID.get(count, count)}" for file, count in odd]
+        first = next(file for file, count in zip(files, channels, strict=True) if count == usual)
+        cases = [f"{file}: {_channels(file, count)}" for file, count in odd]
+        example = f"{cases[0]}; {many:,} others have {_channels(first, usual)}"
         yield problem("image-channels", count=len(odd), files=[file for file, _ in odd], example=example, cases=cases)
-    elif usual == 4:
+    elif usual == 4 and _channels(files[0], 4) == _CHANNELS[4]:
         yield problem("image-alpha", count=many, files=[], example=f"{files[0]}: RGBA")
 
 
 _CUT = ("truncated", "unexpected end", "premature end", "not enough image data", "buffer is not large enough")
 
 
-def from_decoder(file: str, words: str, cut: str) -> Fault:
+def from_decoder(file: str, message: str, cut: str) -> Fault:
     """The fault that a decoder's words stand for; `cut` is what the header showed to be missing."""
-    if cut or any(word in words.lower() for word in _CUT):
-        return Fault("image-truncated", file, 0, cut or words[:200])
-    return Fault("image-unreadable", file, 0, words[:200])
+    if cut or any(word in message.lower() for word in _CUT):
+        return Fault("image-truncated", file, 0, cut or message[:200])
+    return Fault("image-unreadable", file, 0, message[:200])

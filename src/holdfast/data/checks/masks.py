@@ -52,7 +52,7 @@ def _unknown(mask: MaskFacts, kind: str, masks: Sequence[MaskFacts], classes: in
     if not mask.values:
         return [-1]
     if kind == "binary":
-        allowed = max(_BINARY, key=lambda some: sum(set(one.values) <= some for one in masks))
+        allowed = max(_BINARY, key=lambda some: sum(set(other.values) <= some for other in masks))
         return [value for value in mask.values if value not in allowed]
     if kind == "classes" and classes:
         return [value for value in mask.values if value >= classes and value != _IGNORED]

@@ -61,33 +61,33 @@ def by_file(places: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
 class SplitRows(NamedTuple):
     """The rows of one split: a number for each that tells whether two are equal, where they lie, and all files of the split."""
 
-    numbers: npt.NDArray[np.uint64]
+    hashes: npt.NDArray[np.uint64]
     places: RowPlaces
     files: list[str]
 
     def beside(self, rows: npt.NDArray[np.intp], other: SplitRows) -> list[list[Place]]:
         """Each of the first rows with the first of the other split that has the same number, to be shown side by side."""
-        numbers, first = np.unique(other.numbers, return_index=True)
+        hashes, first = np.unique(other.hashes, return_index=True)
         some = rows[:MOST_SHOWN]
-        partners = first[np.searchsorted(numbers, self.numbers[some])]
-        return [[self.places.of(int(row)), other.places.of(int(one))] for row, one in zip(some, partners, strict=True)]
+        partners = first[np.searchsorted(hashes, self.hashes[some])]
+        return [[self.places.of(int(row)), other.places.of(int(partner))] for row, partner in zip(some, partners, strict=True)]
 
 
 def duplicate_problems(splits: Mapping[str, SplitRows]) -> Iterator[Problem]:
     """Compare the numbers of all rows of all splits."""
     for split in splits.values():
-        again = _repeats(split.numbers)
+        again = _repeats(split.hashes)
         if len(again):
             file, row = split.places.of(int(again[0]))
             among = f" in {len(split.files):,} files" if len(split.files) > 1 else ""
-            many = f"{len(again):,} of {len(split.numbers):,} rows{among}"
+            many = f"{len(again):,} of {len(split.hashes):,} rows{among}"
             yield _of_rows("duplicate-row", split, again, split, f"{file}: {many} repeat an earlier one, first row {row:,}")
-    for one, other in itertools.combinations(splits.values(), 2):
-        both = np.flatnonzero(np.isin(other.numbers, one.numbers))
+    for earlier, other in itertools.combinations(splits.values(), 2):
+        both = np.flatnonzero(np.isin(other.hashes, earlier.hashes))
         if len(both):
             file, row = other.places.of(int(both[0]))
-            first, at = other.beside(both[:1], one)[0][1]
-            yield _of_rows("split-leak rows", other, both, one, f"row {row:,} of {file} is row {at:,} of {first} too")
+            first, at = other.beside(both[:1], earlier)[0][1]
+            yield _of_rows("split-leak rows", other, both, earlier, f"row {row:,} of {file} is row {at:,} of {first} too")
 
 
 def _of_rows(kind: str, split: SplitRows, rows: npt.NDArray[np.intp], equals: SplitRows, example: str) -> Problem:
@@ -109,29 +109,29 @@ def group_problems(splits: Mapping[str, SplitRows], names: Sequence[str]) -> Ite
 
     The number of a row is that of its key; 0 stands for a row whose key is missing.
     """
-    keys = {name: split.numbers[split.numbers != 0] for name, split in splits.items()}
-    if all(len(np.unique(one)) == len(one) for one in keys.values()):
+    keys = {name: split.hashes[split.hashes != 0] for name, split in splits.items()}
+    if all(len(np.unique(hashes)) == len(hashes) for hashes in keys.values()):
         return  # it numbers the rows, and starts again in each split
     columns = ", ".join(names)
-    for one, other in itertools.combinations(splits, 2):
-        shared = np.intersect1d(keys[one], keys[other])
+    for earlier, other in itertools.combinations(splits, 2):
+        shared = np.intersect1d(keys[earlier], keys[other])
         if len(shared):
-            files = [*splits[one].files, *splits[other].files]
-            first = [np.flatnonzero(splits[other].numbers == key)[0] for key in shared[:_GROUPS_SHOWN]]
+            files = [*splits[earlier].files, *splits[other].files]
+            first = [np.flatnonzero(splits[other].hashes == key)[0] for key in shared[:_GROUPS_SHOWN]]
             yield problem(
                 "split-leak groups", count=len(shared), files=files,
-                example=f"{splits[one].files[0]} and {splits[other].files[0]}",
+                example=f"{splits[earlier].files[0]} and {splits[other].files[0]}",
                 words=f"{len(shared):,} distinct ({columns}) have rows in two splits", keys=list(names),
-                shown=splits[other].beside(np.array(first), splits[one]),
+                shown=splits[other].beside(np.array(first), splits[earlier]),
             )  # fmt: skip
     if len(splits) == 1:
         ((name, split),) = splits.items()
         rows, distinct = len(keys[name]), len(np.unique(keys[name]))
         if distinct >= max(_FEWEST_GROUPS, rows / 100) and distinct < _REPEATED * rows:
             example = f"{split.files[0]}: {rows:,} rows, but only {distinct:,} distinct ({columns})"
-            again = _repeats(split.numbers)
-            again = again[split.numbers[again] != 0]
-            once = np.sort(again[np.unique(split.numbers[again], return_index=True)[1]])  # each key once, beside an earlier row
+            again = _repeats(split.hashes)
+            again = again[split.hashes[again] != 0]
+            once = np.sort(again[np.unique(split.hashes[again], return_index=True)[1]])  # each key once, beside an earlier row
             shown = split.beside(once[:: max(1, len(once) // _GROUPS_SHOWN)], split)
             yield problem(
                 "split-leak groups", count=rows - distinct, files=split.files, example=example, keys=list(names), shown=shown

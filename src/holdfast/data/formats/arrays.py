@@ -20,7 +20,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from holdfast import units
-from holdfast.data.columns import Array, Chunk, Column, Part, TableSet, rows_at_once
+from holdfast.data.columns import Array, Chunk, Column, Part, TableSet, label_column, rows_at_once
 from holdfast.data.listing import Listing, split_named, suffix
 from holdfast.data.problem import Fault
 
@@ -68,9 +68,24 @@ def read(listing: Listing, named: str | None) -> TableSet:
             folder = stored.file if stored.member else posixpath.dirname(file)
             groups.setdefault((stored.split, folder, stored.shape[0] if stored.shape else 1), []).append(stored)
     for (split, _, rows), some in groups.items():
-        shapes = {one.name: one.shape[1:] for one in some if len(one.shape) > 1}
+        shapes = {array.name: array.shape[1:] for array in some if len(array.shape) > 1}
         data.parts.append(Part(split, some[0].file, partial(_chunks, listing.root, some), rows, shapes=shapes))
+    data.faults += _other_lengths(groups)
     return data
+
+
+def _other_lengths(groups: dict[tuple[str, str, int], list[Stored]]) -> Iterator[Fault]:
+    """Labels of a split that are more or fewer than the samples beside them."""
+    beside: dict[tuple[str, str], dict[str, Stored]] = {}
+    for (split, folder, _), some in groups.items():
+        beside.setdefault((split, folder), {}).update({array.name: array for array in some})
+    for arrays in beside.values():
+        label = arrays.get(label_column(list(arrays), None) or "")
+        rows = {name: array.shape[0] for name, array in arrays.items() if array is not label and array.shape}
+        if label is not None and label.shape and rows and label.shape[0] not in rows.values():
+            longest = max(rows, key=lambda name: rows[name])
+            detail = f"{label.name} has {label.shape[0]:,} rows, {longest} has {rows[longest]:,}"
+            yield Fault("array-lengths", label.file, 0, detail)
 
 
 def _stored(root: Path, file: str, faults: list[Fault]) -> Iterator[Stored]:
@@ -110,6 +125,8 @@ def read_header(opened: IO[bytes], file: str, member: str, size: int) -> Stored:
         raise _Pickled("an array of Python objects: reading it would run what is inside")
     if any(side < 0 for side in shape) or math.prod(shape) * dtype.itemsize > size:
         raise ValueError(f"its header says {shape} of {dtype}, which is more than the {units.size(size)} there are")
+    if 0 in (*shape[1:], dtype.itemsize):
+        raise ValueError(f"its header says {shape} of {dtype}: rows without a value")  # as many as it likes
     fortran = fortran and len(shape) > 1
     if fortran and member and math.prod(shape) * dtype.itemsize > _LARGE:
         raise ValueError(
@@ -120,15 +137,15 @@ def read_header(opened: IO[bytes], file: str, member: str, size: int) -> Stored:
 
 def _chunks(root: Path, some: list[Stored]) -> Iterator[Chunk]:
     """Rows of all arrays side by side."""
-    width = sum(math.prod(one.shape[1:]) * one.dtype.itemsize for one in some)
+    width = sum(math.prod(array.shape[1:]) * array.dtype.itemsize for array in some)
     at_once, total = rows_at_once(width), some[0].shape[0] if some[0].shape else 1
     with contextlib.ExitStack() as stack:
-        readers = [_reader(stack, root, one) for one in some]
+        readers = [_reader(stack, root, array) for array in some]
         for start in range(0, total, at_once):
             rows = min(at_once, total - start)
             chunk: Chunk = {}
-            for one, read_rows in zip(some, readers, strict=True):
-                chunk.update(_columns(one, read_rows(start, rows)))
+            for array, read_rows in zip(some, readers, strict=True):
+                chunk.update(_columns(array, read_rows(start, rows)))
             yield chunk
 
 
@@ -163,7 +180,10 @@ def _rows(opened: IO[bytes], stored: Stored, rows: int) -> Array:
 
 def _columns(stored: Stored, values: Array) -> Iterator[tuple[str, Column]]:
     """A column for each feature where there are few, for each channel of images, and one for all otherwise."""
-    if values.dtype.fields:
+    if values.dtype.kind == "c":
+        for part in ("real", "imag"):
+            yield from ((f"{name}.{part}", column) for name, column in _columns(stored, getattr(values, part)))
+    elif values.dtype.fields:
         for name in values.dtype.names or ():
             yield f"{stored.name}.{name}", Column(values[name])
     elif values.ndim == 1:

@@ -35,7 +35,7 @@ def _class_names(path: Path) -> dict[str, list[str]]:
     """The names of the classes of each column that is a `ClassLabel`."""
     try:
         features = json.loads(read_text(path, limit=_LARGEST))["features"]
-        labels = {name: one["names"] for name, one in features.items() if isinstance(one, dict) and "names" in one}
+        labels = {name: kind["names"] for name, kind in features.items() if isinstance(kind, dict) and "names" in kind}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
     return {str(name): [str(word)[:200] for word in names] for name, names in labels.items() if isinstance(names, list)}
@@ -46,6 +46,7 @@ def _chunks(path: Path) -> Iterator[Chunk]:
 
     with pa.memory_map(str(path)) as file:
         for batch in _batches(file):
+            batch.validate(full=True)  # Arrow trusts the offsets in a file, and a wrong one is a crash
             rows = rows_at_once(batch.nbytes / max(1, batch.num_rows))
             for start in range(0, batch.num_rows, rows):
                 table = pa.Table.from_batches([batch.slice(start, rows)]).flatten().combine_chunks()

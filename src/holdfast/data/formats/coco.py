@@ -26,7 +26,7 @@ from holdfast.data.samples import MOST_OBJECTS, ClassKey, Entry, ImageSet, Label
 from holdfast.errors import UsageError
 
 _HEAD = 1 << 16
-_MOST_TOLD = 10_000  # faults of one file
+_MOST_FAULTS = 10_000  # faults of one file
 Id = int | str
 
 
@@ -120,7 +120,7 @@ class _Content:
         self.images: list[_Image] = []
         self.categories: dict[ClassKey, str] = {}
         self.wrong: list[tuple[str, str]] = []  # code and words
-        self.numbers: dict[Id, int] = {}  # image ids of annotations, in the order they were met
+        self.image_ids: dict[Id, int] = {}  # image ids of annotations, in the order they were met
         self._image, self._start, self._length, self._place = array("i"), array("q"), array("i"), array("i")
         self._ids = array("q")
         self._met: Counter[str] = Counter()
@@ -137,20 +137,20 @@ class _Content:
         if row.in_list and isinstance(row.value, dict) and row.key in ("images", "annotations", "categories"):
             getattr(self, f"_add_to_{row.key}")(row)
 
-    def tell(self, code: str, words: str) -> None:
+    def tell(self, code: str, message: str) -> None:
         """Remember what is wrong with the file, up to a limit: it may be all of it."""
-        if len(self.wrong) < _MOST_TOLD:
-            self.wrong.append((code, words[:200]))
+        if len(self.wrong) < _MOST_FAULTS:
+            self.wrong.append((code, message[:200]))
 
     def _add_to_images(self, row: JsonRow) -> None:
-        number, name = row.value.get("id"), row.value.get("file_name")
+        number, name = whole(row.value.get("id")), row.value.get("file_name")
         if isinstance(name, str) and isinstance(number, (int, str)):
             self.images.append(_Image(number, name, row.start, row.end - row.start))
         else:
             self.tell("label-unreadable", f"an image without id or file_name: {str(row.value)[:80]}")
 
     def _add_to_categories(self, row: JsonRow) -> None:
-        number, name = row.value.get("id"), str(row.value.get("name"))[:200]
+        number, name = whole(row.value.get("id")), str(row.value.get("name"))[:200]
         if not isinstance(number, int):
             return
         if number in self.categories:
@@ -158,14 +158,14 @@ class _Content:
         self.categories[number] = name
 
     def _add_to_annotations(self, row: JsonRow) -> None:
-        image, number, place = row.value.get("image_id"), row.value.get("id"), self._met["annotations"]
+        image, number, place = whole(row.value.get("image_id")), whole(row.value.get("id")), self._met["annotations"]
         if isinstance(number, (int, str)):
             self._ids.append(number if isinstance(number, int) and abs(number) < 1 << 62 else hash(number))
         self._boxes = self._boxes or "category_id" in row.value or "bbox" in row.value
         if not isinstance(image, (int, str)):
             self.tell("label-unreadable", f"annotation {place} has no image_id")
             return
-        self._image.append(self.numbers.setdefault(image, len(self.numbers)))
+        self._image.append(self.image_ids.setdefault(image, len(self.image_ids)))
         self._start.append(row.start)
         self._length.append(row.end - row.start)
         self._place.append(place)
@@ -185,12 +185,17 @@ class _Content:
         """Each image with the places of its row and of its annotations in the file, as 64-bit numbers: start, length, place."""
         images = np.frombuffer(self._image, np.int32)
         order = np.argsort(images, kind="stable")
-        table = np.stack([np.array(one, np.int64)[order] for one in (self._start, self._length, self._place)], axis=1)
-        edges = np.searchsorted(images[order], np.arange(len(self.numbers) + 1))
+        table = np.stack([np.array(column, np.int64)[order] for column in (self._start, self._length, self._place)], axis=1)
+        edges = np.searchsorted(images[order], np.arange(len(self.image_ids) + 1))
         for image in self.images:
-            number = self.numbers.get(image.id)
+            number = self.image_ids.get(image.id)
             own = table[edges[number] : edges[number + 1]] if number is not None else table[:0]
             yield image, np.array([image.start, image.length, 0], np.int64).tobytes() + own.tobytes()
+
+
+def whole(number: object) -> object:
+    """An id or size that a table of numbers wrote as 7.0, as 7."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 def _add(data: ImageSet, file: str, content: _Content, paths: ImagePaths, taken: dict[str, list[set[str]]]) -> None:
@@ -211,12 +216,12 @@ def _add(data: ImageSet, file: str, content: _Content, paths: ImagePaths, taken:
         else:
             data.entries.append(Entry(split, path, file, spans=spans))
     met = {image.id for image in content.images}
-    for number in content.numbers:
+    for number in content.image_ids:
         if number not in met:
             content.tell("label-orphaned", f"image_id {number} is of no image")
-    data.faults += [Fault(code, file, 0, words) for code, words in content.wrong]
-    if len(content.wrong) == _MOST_TOLD:
-        data.notes.append(f"{file}: only the first {_MOST_TOLD:,} faults were counted")
+    data.faults += [Fault(code, file, 0, message) for code, message in content.wrong]
+    if len(content.wrong) == _MOST_FAULTS:
+        data.notes.append(f"{file}: only the first {_MOST_FAULTS:,} faults were counted")
 
 
 def read_label(root: Path, entry: Entry) -> Label:
@@ -236,7 +241,7 @@ def read_label(root: Path, entry: Entry) -> Label:
         for start, length, place in spans[: MOST_OBJECTS + 1].tolist():
             row = json.loads(os.pread(file, length, start))
             if not place:
-                width, height = row.get("width"), row.get("height")
+                width, height = whole(row.get("width")), whole(row.get("height"))
                 stated = (width, height) if isinstance(width, int) and isinstance(height, int) else None
                 continue
             try:
@@ -255,7 +260,7 @@ def read_label(root: Path, entry: Entry) -> Label:
 
 def _thing(row: dict[str, Any], place: int) -> Thing:
     """One annotation. `line` is its place in the list, since a JSON file may have but one line."""
-    kind = row.get("category_id")
+    kind = whole(row.get("category_id"))
     if not isinstance(kind, int):
         raise ValueError("no category_id")
     parts, polygon, box = row.get("segmentation"), None, row.get("bbox")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from holdfast.data.formats import (
     yolo,
 )
 from holdfast.data.formats.text import TextSet
-from holdfast.data.listing import Listing, listed, order_of
+from holdfast.data.listing import NOT_DECODED, Listing, listed, order_of, suffix
 from holdfast.data.problem import Answer
 from holdfast.data.remote import is_remote, local_copy
 from holdfast.data.samples import FORMATS, ImageSet
@@ -141,9 +142,17 @@ def recognised(listing: Listing, named: str | None) -> str:
         if sure[name] == 1.0:
             return name
     best = max(sure, key=lambda name: sure[name])
+    if sure[best] < _LEAST and (left := not_decoded(listing)):
+        raise UsageError(f"{listing.root} holds {left}, which most loaders cannot decode", fix="convert them to JPEG or PNG")
     if sure[best] < _LEAST:
         raise UsageError(f"{listing.root} is not in a known format", fix=f"name it with --format: {', '.join(FORMATS)}")
     return best
+
+
+def not_decoded(listing: Listing) -> str:
+    """How many images of formats that only special programs read, in words; empty where there are none."""
+    counts = Counter(suffix(path) for path in listing.with_suffix(*NOT_DECODED))
+    return ", ".join(f"{count:,} {ending} files" for ending, count in counts.most_common())
 
 
 def open_listed(listing: Listing, named: str | None, settings: Settings) -> Data:
@@ -152,6 +161,8 @@ def open_listed(listing: Listing, named: str | None, settings: Settings) -> Data
     if format in _IMAGE_FORMATS:
         data: ImageSet = _IMAGE_FORMATS[format].read(listing, named)
         data.entries.sort(key=lambda entry: order_of(entry.split))
+        if left := not_decoded(listing):
+            data.notes.append(f"not checked, because most loaders cannot decode them: {left}")
         if not data.entries and not data.faults:
             raise UsageError(f"{listing.root} holds no image", fix="name the folder above the images, or another --format")
         return data

@@ -17,13 +17,25 @@ def recognise(listing: Listing, named: str | None) -> float | None:
 
 def _has_classes(images: list[str]) -> bool:
     """Whether most images lie in folders that may be classes."""
-    placed = [one for one in map(_place, images) if one]
+    top = _top(images)
+    placed = [place for image in images if (place := _place(image, top))]
     return 2 * len(placed) >= len(images) and not {folder.lower() for _, folder in placed} & _OF_OTHER_FORMATS
 
 
-def _place(path: str) -> tuple[str, str] | None:
+def _top(images: list[str]) -> str:
+    """The folder that holds the folders of splits and classes, `data/` of a project; empty where that is the whole set."""
+    folders = [path.split("/")[:-1] for path in images]
+    top: list[str] = []
+    for names in zip(*folders, strict=False):
+        if len(set(names)) > 1 or word_of_split(names[0]) or min(map(len, folders)) < len(top) + 2:
+            break
+        top.append(f"{names[0]}/")
+    return "".join(top)
+
+
+def _place(path: str, top: str) -> tuple[str, str] | None:
     """Split and class of an image; None where it is in no class folder."""
-    folders = path.split("/")[:-1]
+    folders = path.removeprefix(top).split("/")[:-1]
     split = word_of_split(folders[0]) if folders else None
     if split:
         folders = folders[1:]
@@ -39,8 +51,9 @@ def read(listing: Listing, _: str | None) -> ImageSet:
         data.classes_are_known = False
         data.notes.append("no labels: there are neither class folders nor label files, so only the images are checked")
         return data
-    for path in listing.files:
-        placed = _place(path)
+    top = _top(images)
+    for path in listing.below(top):
+        placed = _place(path, top)
         if placed:
             data.classes.setdefault(placed[1], placed[1])
         if suffix(path) not in IMAGES:

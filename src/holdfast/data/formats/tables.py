@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from json import loads
+from json import dumps, loads
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,7 +26,8 @@ ENDINGS = (*_TEXT, *_PARQUET, *_LINES)
 _LONGEST_LINE = 64 << 20
 _MOST_LINES = 10_000  # that cannot be read
 _BLOCK = 4 << 20
-_WORDS = "BYTE_ARRAY"  # how Parquet stores text and bytes
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_TEXT_TYPE = "BYTE_ARRAY"  # how Parquet stores text and bytes
 _DELTA_ROWS = 64  # at once, of words that are stored as differences: each may be as long as all before
 _LONG = (
     1000  # letters of a value that is neither number nor text, such as a list of structures; longer ones are kept by their hash
@@ -52,12 +54,30 @@ def _chunks(path: Path, file: str, faults: list[Fault]) -> Iterator[Chunk]:
     ending = suffix(path.name)
     lines = partial(_json_tables, path, file, faults)
     for batch in _parquet(path) if ending in _PARQUET else _json_lines(lines) if ending in _LINES else _csv(path):
+        if ending in _TEXT:
+            _add_once(faults, (Fault("table-encoding", file, 0, f"column {name}") for name in _binary_columns(batch)))
         yield columns_of_batch(batch)
 
 
+def _add_once(faults: list[Fault], more: Iterable[Fault]) -> None:
+    faults += [fault for fault in more if fault not in faults]
+
+
+def _binary_columns(batch: Any) -> list[str]:
+    """The columns of a CSV that are no text: some of their bytes are not UTF-8."""
+    import pyarrow as pa
+
+    return [str(field.name) for field in batch.schema if pa.types.is_binary(field.type)]
+
+
 def columns_of_batch(batch: Any) -> Chunk:
-    """The columns of an Arrow batch whose structures were made flat."""
-    return {str(name): _column(batch.column(place)) for place, name in enumerate(batch.schema.names)}
+    """The columns of an Arrow batch whose structures were made flat; a second `a` is called `a.1`, as pandas does."""
+    names: Counter[str] = Counter()
+    chunk: Chunk = {}
+    for place, name in enumerate(map(str, batch.schema.names)):
+        chunk[f"{name}.{names[name]}" if names[name] else name] = _column(batch.column(place))
+        names[name] += 1
+    return chunk
 
 
 def _parquet(path: Path) -> Iterator[Any]:
@@ -67,9 +87,10 @@ def _parquet(path: Path) -> Iterator[Any]:
     with pq.ParquetFile(path) as file:
         columns = range(file.metadata.num_columns)
         described = [file.metadata.schema.column(column) for column in columns]
-        words = [one.path for one in described if one.physical_type == _WORDS]
-    with pq.ParquetFile(path, read_dictionary=words) as file:  # equal words are stored once; so they are here
+        texts = [leaf.path for leaf in described if leaf.physical_type == _TEXT_TYPE]
+    with pq.ParquetFile(path, read_dictionary=texts) as file:  # equal words are stored once; so they are here
         for group in range(file.num_row_groups):  # all groups at once keep the whole file in memory
+            next(file.iter_batches(batch_size=1, row_groups=[group]), None)  # raises where `column` would end the process
             of_group = file.metadata.row_group(group)
             chunks = [of_group.column(column) for column in columns]
             size = sum(
@@ -87,7 +108,7 @@ def _json_lines(read_tables: Callable[[], Iterator[Any]]) -> Iterator[Any]:
 
     kinds: dict[str, Any] = {}
     for table in read_tables():
-        kinds |= {one.name: one.type for one in table.schema if not pa.types.is_null(one.type)} | {
+        kinds |= {field.name: field.type for field in table.schema if not pa.types.is_null(field.type)} | {
             name: pa.null()
             for name in table.schema.names
             if name not in kinds and pa.types.is_null(table.schema.field(name).type)
@@ -110,16 +131,14 @@ def _json_tables(path: Path, file: str, faults: list[Fault]) -> Iterator[Any]:
             try:
                 table = _json_table(rows.values())
             except pa.ArrowException:
-                wrong = {number: words for number, line in rows.items() if (words := _not_an_object(line))}
+                wrong = {number: reason for number, line in rows.items() if (reason := _not_an_object(line))}
                 faults += [Fault("table-unreadable", file, *item) for item in wrong.items() if (file, item[0]) not in reported]
                 if len(faults) > _MOST_LINES:
                     raise ValueError(
                         f"more than {_MOST_LINES:,} lines cannot be read, up to line {done + len(lines):,}"
                     ) from None
-                try:
-                    table = _json_table(line for number, line in rows.items() if number not in wrong)
-                except pa.ArrowException as error:
-                    raise ValueError(f"after line {done:,}: {error}") from None
+                table, mixed = _mixed_table([loads(line) for number, line in rows.items() if number not in wrong])
+                _add_once(faults, (Fault("column-mixed", file, 0, f"column {name}") for name in mixed))
             if table is not None:
                 yield table
             done += len(lines)
@@ -131,6 +150,21 @@ def _json_table(lines: Iterable[bytes]) -> Any:
     block = b"".join(lines)
     options = json.ReadOptions(use_threads=False, block_size=2 * len(block))
     return json.read_json(io.BytesIO(block), read_options=options) if block else None
+
+
+def _mixed_table(rows: list[dict[str, Any]]) -> tuple[Any, list[str]]:
+    """Rows that Arrow does not read itself: they hold NaN, or a column has values of different types, which become text."""
+    import pyarrow as pa
+
+    columns, mixed = {}, []
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row.get(name) for row in rows]
+        try:
+            columns[name] = pa.array(values)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            columns[name] = pa.array([None if value is None else dumps(value) for value in values])
+            mixed.append(name)
+    return pa.table(columns) if rows else None, mixed
 
 
 def _not_an_object(line: bytes) -> str:
@@ -181,6 +215,8 @@ def _csv_reader(path: Path, types: dict[str, Any]) -> Any:
 
     with path.open("rb") as file:
         head = file.readline(1 << 16)
+    if head.startswith(_UTF_16):
+        raise ValueError("its text is UTF-16; save it as UTF-8")
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ";" if head.count(b";") > head.count(b",") else ","
     options = csv.ReadOptions(block_size=_BLOCK, use_threads=False)
     parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
@@ -230,8 +266,8 @@ def _flat(values: Any) -> Any:
         return values.fill_null("").to_numpy(zero_copy_only=False)
     if pa.types.is_dictionary(kind):
         return _from_dictionary(values)
-    words = (str(value.as_py()) for value in values)
-    return np.array([word if len(word) <= _LONG else f"{word[:_LONG]} {_digest(word)}" for word in words], dtype=object)
+    texts = (str(value.as_py()) for value in values)
+    return np.array([word if len(word) <= _LONG else f"{word[:_LONG]} {_digest(word)}" for word in texts], dtype=object)
 
 
 def _from_dictionary(values: Any) -> Any:

@@ -83,10 +83,10 @@ def _from_table(table: dict[str, int]) -> Tokenizer:
 
     def encode(text: str) -> list[int]:
         parts = text.replace("\n", "") if by_character and "\n" not in table else text
-        words = parts if by_character else _WORDS.findall(parts)
-        return [table.get(word, table.get(word.lower(), unknown)) for word in words]
+        tokens = parts if by_character else _WORDS.findall(parts)
+        return [table.get(word, table.get(word.lower(), unknown)) for word in tokens]
 
-    return Tokenizer(encode, max(table.values(), default=-1) + 1, unknown, {one: word for word, one in table.items()})
+    return Tokenizer(encode, max(table.values(), default=-1) + 1, unknown, {number: word for word, number in table.items()})
 
 
 _TEXT = (".txt", ".text", ".md")
@@ -196,8 +196,8 @@ def _rows(data: TextSet, file: str) -> Iterator[Chunk]:
     if is_ids(file):
         names = data.tokenizer.names if data.tokenizer else {}
         for some in ids(data.root / file, data.limit):
-            words = [names.get(number, str(number)) for number in some.tolist()]
-            pieces = (" ".join(words[start : start + IDS_IN_A_ROW]) for start in range(0, len(words), IDS_IN_A_ROW))
+            tokens = [names.get(number, str(number)) for number in some.tolist()]
+            pieces = (" ".join(tokens[start : start + IDS_IN_A_ROW]) for start in range(0, len(tokens), IDS_IN_A_ROW))
             yield {"tokens": Column(np.array(list(pieces), dtype=object))}
         return
     left = lines(data.root / file)

@@ -31,11 +31,11 @@ class _Header:
 
     def add(self, line: str) -> None:
         """One line."""
-        name, *words = line.split()
-        if name.lower() in ("@classlabel", "@targetlabel") and words:
-            self.labelled = words[0].lower() == "true"
+        name, *values = line.split()
+        if name.lower() in ("@classlabel", "@targetlabel") and values:
+            self.labelled = values[0].lower() == "true"
             self.is_target = name.lower() == "@targetlabel"
-            self.classes = frozenset(words[1:])
+            self.classes = frozenset(values[1:])
 
 
 def recognise(listing: Listing, named: str | None) -> float | None:
@@ -62,10 +62,10 @@ def _chunks(path: Path, file: str, faults: list[Fault]) -> Iterator[Chunk]:
     with path.open("rb") as opened:
         header, lines = _Header(), enumerate(iter(partial(opened.readline, _LONGEST_LINE), b""), 1)
         for _, line in lines:
-            if (words := line.decode("utf-8", errors="replace").strip()).lower() == "@data":
+            if (text := line.decode("utf-8", errors="replace").strip()).lower() == "@data":
                 break
-            if words.startswith("@"):
-                header.add(words)
+            if text.startswith("@"):
+                header.add(text)
         else:
             raise ValueError("there is no line @data")
         width = 0
@@ -81,7 +81,7 @@ def _chunks(path: Path, file: str, faults: list[Fault]) -> Iterator[Chunk]:
                 continue
             width = width or len(case[0])
             cases.append(case)
-            if len(cases) >= rows_at_once(sum(one.nbytes for one in case[0])):
+            if len(cases) >= rows_at_once(sum(dimension.nbytes for dimension in case[0])):
                 yield _chunk(cases, header)
                 cases = []
         if cases:
@@ -104,10 +104,10 @@ def _case(line: str, header: _Header, width: int) -> tuple[list[Array], str] | N
 def _series(text: str) -> Array:
     """The values of one dimension; of pairs `(time,value)` the value."""
     if text.lstrip().startswith("("):
-        words = [pair.rpartition(",")[2].strip() for pair in text.strip().strip("()").split("),(")]
+        values = [pair.rpartition(",")[2].strip() for pair in text.strip().strip("()").split("),(")]
     else:
-        words = [word.strip() for word in text.split(",")] if text.strip() else []
-    return np.array([np.nan if word in ("?", "") else float(word) for word in words], np.float64)
+        values = [word.strip() for word in text.split(",")] if text.strip() else []
+    return np.array([np.nan if word in ("?", "") else float(word) for word in values], np.float64)
 
 
 def _chunk(cases: list[tuple[list[Array], str]], header: _Header) -> Chunk:
@@ -115,7 +115,7 @@ def _chunk(cases: list[tuple[list[Array], str]], header: _Header) -> Chunk:
     chunk: Chunk = {}
     for place in range(len(cases[0][0])):
         series = [case[0][place] for case in cases]
-        counts = np.array([len(one) for one in series], np.int64)
+        counts = np.array([len(values) for values in series], np.int64)
         same = len(set(counts.tolist())) == 1 and counts[0] > 0
         chunk[f"dim_{place}"] = Column(np.stack(series)) if same else Column(np.concatenate(series), counts)
     if header.labelled:

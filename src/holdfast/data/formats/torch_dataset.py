@@ -89,14 +89,14 @@ _OF_A_NUMBER = 8  # bytes: all of them are float64 while a column is summed up
 def named_values(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """What a sample holds, by name: words, numbers, and arrays in their own shape; all else is left out."""
     if isinstance(value, dict):
-        for key, one in value.items():
-            yield from named_values(f"{name}.{key}".strip("."), one)
-    elif isinstance(value, (tuple, list)) and name and value and all(isinstance(one, str) for one in value):
+        for key, item in value.items():
+            yield from named_values(f"{name}.{key}".strip("."), item)
+    elif isinstance(value, (tuple, list)) and name and value and all(isinstance(item, str) for item in value):
         yield name, np.array(value, dtype=object)
-    elif isinstance(value, (tuple, list)) and not (value and all(isinstance(one, (int, float)) for one in value)):
+    elif isinstance(value, (tuple, list)) and not (value and all(isinstance(item, (int, float)) for item in value)):
         names = ["input", "label"] if len(value) == 2 and not name else [str(place) for place in range(len(value))]
-        for key, one in zip(names, value, strict=True):
-            yield from named_values(f"{name}.{key}".strip("."), one)
+        for key, item in zip(names, value, strict=True):
+            yield from named_values(f"{name}.{key}".strip("."), item)
     elif isinstance(value, str):
         yield name or "input", value
     else:
@@ -175,18 +175,18 @@ def as_columns(made: Any) -> TableSet:
     data = TableSet("dataset", Path.cwd(), [])
     for split, loaded in by_split(made):
         is_loader = hasattr(loaded, "dataset") and hasattr(loaded, "collate_fn") and not hasattr(loaded, "__getitem__")
-        one = loaded.dataset if is_loader else loaded
-        if not hasattr(one, "__getitem__") and not hasattr(one, "__iter__"):
-            raise UsageError(f"{split} is not a data set but {type(one).__name__}", fix="the factory must return a data set")
-        rows = len(one) if hasattr(one, "__len__") else None
-        data.parts.append(Part(split, split, partial(_chunks, split, one, data.faults, data.notes), rows))
+        dataset = loaded.dataset if is_loader else loaded
+        if not hasattr(dataset, "__getitem__") and not hasattr(dataset, "__iter__"):
+            raise UsageError(f"{split} is not a data set but {type(dataset).__name__}", fix="the factory must return a data set")
+        rows = len(dataset) if hasattr(dataset, "__len__") else None
+        data.parts.append(Part(split, split, partial(_chunks, split, dataset, data.faults, data.notes), rows))
     return data
 
 
 def by_split(made: Any) -> Iterator[tuple[str, Any]]:
     """The data sets, or loaders, of a factory by their splits."""
     if isinstance(made, dict):
-        return iter((str(split), one) for split, one in made.items())
+        return iter((str(split), dataset) for split, dataset in made.items())
     if isinstance(made, (tuple, list)):
         return iter(zip(("train", "val", "test"), made, strict=False))
     return iter([("all", made)])

@@ -111,7 +111,7 @@ def _wanted(paths: list[str]) -> tuple[list[tuple[str, str]], bool]:
     by_word = [(path, split) for path in paths if (split := word_of_split(stem(path)))]
     by_end = [(path, split) for path in paths if (split := split_named(posixpath.basename(path))) != ALL]
     by_name = [(path, stem(path)) for path in paths]
-    return sorted(by_word or by_end or by_name, key=lambda one: (one[1], one[0])), not (by_word or by_end)
+    return sorted(by_word or by_end or by_name, key=lambda pair: (pair[1], pair[0])), not (by_word or by_end)
 
 
 # One annotation file of Pascal VOC, read with expat: line numbers are kept, and every entity declaration is refused.
@@ -156,9 +156,9 @@ class _Reader:
             self._values, self._line = {}, self.parser.CurrentLineNumber
         self._words = ""
 
-    def _text(self, words: str) -> None:
+    def _text(self, text: str) -> None:
         if len(self._words) < 1000:
-            self._words += words
+            self._words += text
 
     def _end(self, name: str) -> None:
         inner = self.path[1:]
@@ -198,7 +198,7 @@ def objects_of(path: Path) -> tuple[list[Found], tuple[int, int] | None]:
     except expat.ExpatError as error:
         raise ValueError(f"no XML: {error}") from None
     sides = [reader.sizes.get(side, "") for side in ("width", "height")]
-    width, height = (int(words) if words.isdecimal() and len(words) < 10 else 0 for words in sides)
+    width, height = (int(side) if side.isdecimal() and len(side) < 10 else 0 for side in sides)
     return reader.found, (width, height) if width and height else None
 
 
@@ -221,7 +221,7 @@ def read(listing: Listing, _: str | None) -> ImageSet:
     labels, orphans = paired(listing)
     faults: list[Fault] = []
     listed = listed_images(listing, labels, orphans, faults) or [(split_named(image), image) for image in labels]
-    entries = [Entry(split, image, labels[image]) for split, image in sorted(listed, key=lambda one: one[1])]
+    entries = [Entry(split, image, labels[image]) for split, image in sorted(listed, key=lambda pair: pair[1])]
     faults += [Fault("label-orphaned", path, 0, "no matching image") for path in orphans]
     classes, are_listed = _classes(listing)
     return ImageSet("voc", listing.root, listing, entries, classes, read_label, are_listed, True, None, faults)
@@ -243,6 +243,6 @@ def read_label(root: Path, entry: Entry) -> Label:
         objects, size = objects_of(root / entry.label)
     except (ValueError, OSError) as error:
         return Label([], faults=(Fault("label-unreadable", entry.label, 0, str(error)[:200]),))
-    faults = [Fault("label-unreadable", entry.label, one.line, one.wrong) for one in objects if one.wrong]
-    things = [Thing(one.name, one.box, None, one.line) for one in objects if not one.wrong]
+    faults = [Fault("label-unreadable", entry.label, item.line, item.wrong) for item in objects if item.wrong]
+    things = [Thing(item.name, item.box, None, item.line) for item in objects if not item.wrong]
     return Label(things, False, size, tuple(faults))

@@ -5,6 +5,7 @@ Nothing is unpacked: the listing shows the members of a shard as files below it,
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -18,7 +19,10 @@ _LABELS = (".cls", ".json", ".txt")
 def recognise(listing: Listing, named: str | None) -> float | None:
     """How sure it is that these are shards with images."""
     shards = listing.named_or_all(named, ".tar")
-    return 0.97 if shards and any(suffix(name) in IMAGES for name in tar_members(str(listing.root / shards[0]))) else None
+    for shard in shards:
+        with contextlib.suppress(OSError, ValueError):  # a damaged one is told when it is read
+            return 0.97 if any(suffix(name) in IMAGES for name in tar_members(str(listing.root / shard))) else None
+    return 0.3 if shards else None
 
 
 def read(listing: Listing, named: str | None) -> ImageSet:

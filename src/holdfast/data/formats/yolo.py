@@ -13,7 +13,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.data.listing import IMAGES, Listing, read_text, split_named, suffix
+from holdfast.data.listing import IMAGES, Listing, read_bytes, read_text, split_named, suffix
 from holdfast.data.problem import Fault
 from holdfast.data.samples import (
     LARGEST_LABEL,
@@ -33,6 +33,7 @@ from holdfast.errors import UsageError
 # `x y` or `x y visible` follows the box for each point of `kpt_shape`.
 
 _MOST_FAULTS = 20  # of one file
+_BOM = "\ufeff"  # the mark that editors on Windows write at the beginning of a text file
 _OVER = 0.01  # of the image by which a keypoint may reach over an edge: Ultralytics allows as much
 _new = tuple.__new__  # a Thing without the call of its constructor: twice as fast, and there are thousands
 
@@ -49,9 +50,14 @@ def read_label(root: Path, entry: Entry, shape: Shape | None = None) -> Label:
     if entry.label is None:
         return Label([], shares=True)
     try:
-        text = read_text(f"{root}/{entry.label}" if entry.label[0] != "/" else entry.label, limit=LARGEST_LABEL)
+        content = read_bytes(f"{root}/{entry.label}" if entry.label[0] != "/" else entry.label, limit=LARGEST_LABEL)
     except (OSError, ValueError) as error:
         return Label([], shares=True, faults=(Fault("label-unreadable", entry.label, 0, str(error)),))
+    text = content.decode("utf-8", errors="replace")
+    if text.startswith(_BOM):
+        label = _line_by_line(entry.label, text[1:].splitlines()[:MOST_OBJECTS], shape)
+        fault = Fault("label-bom", entry.label, 1, "it begins with the bytes EF BB BF")
+        return label._replace(faults=(fault, *label.faults))
     lines = text.splitlines()
     if len(lines) > MOST_OBJECTS:
         reason = f"{len(lines):,} lines: an image has {MOST_OBJECTS:,} objects at the most"
@@ -70,11 +76,11 @@ def _only_boxes(text: str, lines: list[str]) -> list[Thing] | None:
 
     A line of four beside one of six would put a coordinate in the place of a class, which is no whole number.
     """
-    words = text.split()
-    if len(words) != 5 * len(lines) or text.count(" ") != 4 * len(lines):
+    fields = text.split()
+    if len(fields) != 5 * len(lines) or text.count(" ") != 4 * len(lines):
         return None
     try:
-        values = list(map(float, words))
+        values = list(map(float, fields))
         kinds = list(map(int, values[0::5]))
     except (ValueError, OverflowError):
         return None
@@ -93,8 +99,8 @@ def _line_by_line(file: str, lines: list[str], shape: Shape | None) -> Label:
     for number, line in enumerate(lines, 1):
         code, wrong = "label-unreadable", ""
         try:
-            if words := line.split():
-                values = _values(words, shape)
+            if fields := line.split():
+                values = _values(fields, shape)
                 things.append(_thing(values, number, is_box=shape is not None))
                 code, wrong = "box-outside", _outside(values, shape) if shape else ""
         except (ValueError, OverflowError) as error:
@@ -104,17 +110,17 @@ def _line_by_line(file: str, lines: list[str], shape: Shape | None) -> Label:
     return Label(things, True, None, tuple(faults))
 
 
-def _values(words: list[str], shape: Shape | None) -> list[float]:
+def _values(fields: list[str], shape: Shape | None) -> list[float]:
     """The numbers of a line, of which the first is a class; ValueError where one is none, or they are too few or many."""
-    wanted = 5 + shape.points * shape.width if shape else len(words)
-    if shape and len(words) != wanted:
+    wanted = 5 + shape.points * shape.width if shape else len(fields)
+    if shape and len(fields) != wanted:
         keypoints = f"{shape.points} × {shape.width} for the keypoints of kpt_shape"
-        raise ValueError(f"{len(words)} numbers where there must be {wanted}: 5 for the box and {keypoints}")
-    values = [float(word) for word in words]
+        raise ValueError(f"{len(fields)} numbers where there must be {wanted}: 5 for the box and {keypoints}")
+    values = [float(word) for word in fields]
     if not isfinite(sum(values)):
-        raise ValueError(f"not a finite number in {' '.join(words)[:80]!r}")
+        raise ValueError(f"not a finite number in {' '.join(fields)[:80]!r}")
     if int(values[0]) != values[0]:
-        raise ValueError(f"class {words[0][:40]} is not an integer")
+        raise ValueError(f"class {fields[0][:40]} is not an integer")
     return values
 
 
@@ -196,15 +202,15 @@ def read(listing: Listing, named: str | None) -> ImageSet:
     entries: list[Entry] = []
     for split in _SPLITS:
         wanted = settings.get(split)
-        for one in wanted if isinstance(wanted, list) else [wanted]:
-            if isinstance(one, str) and one:
+        for place in wanted if isinstance(wanted, list) else [wanted]:
+            if isinstance(place, str) and place:
                 name = "val" if split == "valid" else split
-                entries += [_entry(listing, name, image) for image in _images(listing, base, one, described, faults)]
+                entries += [_entry(listing, name, image) for image in _images(listing, base, place, described, faults)]
     faults += _orphans(listing, entries)
     classes = _classes(settings.get("names"), settings.get("nc"), described, faults)
     reader: ReadLabel = read_label
     shape = settings.get("kpt_shape")
-    if isinstance(shape, list) and [type(one) for one in shape] == [int, int] and shape[0] > 0 and shape[1] in (2, 3):
+    if isinstance(shape, list) and [type(count) for count in shape] == [int, int] and shape[0] > 0 and shape[1] in (2, 3):
         reader = partial(read_pose, Shape(*shape))
     return ImageSet("yolo", listing.root, listing, entries, classes, reader, bool(classes), True, described, faults)
 
@@ -214,7 +220,9 @@ def _images(listing: Listing, base: str, where: str, described: str, faults: lis
     inside = _inside(listing, base, where)
     if inside is None:
         kind = "path-outside" if listing.leads_out(where, relative_to=base) else "split-missing"
-        faults.append(Fault(kind, described, 0, f"{where!r} is not {'inside the folder' if kind == 'path-outside' else 'there'}"))
+        with_slashes = where.replace("\\", "/")
+        there = f"there, but {with_slashes} is" if _inside(listing, base, with_slashes) else "there"
+        faults.append(Fault(kind, described, 0, f"{where!r} is not {'inside the folder' if kind == 'path-outside' else there}"))
         return []
     if suffix(inside) != ".txt":
         return listing.images(inside)
@@ -226,7 +234,7 @@ def _inside(listing: Listing, base: str, where: str) -> str | None:
     if where.startswith("/"):
         listed = listing.find(where)
         folder = Path(where).resolve()
-        for parent, name in ((listing.root, ""), *((one, one.as_posix()) for one in listing.allowed)):
+        for parent, name in ((listing.root, ""), *((allowed, allowed.as_posix()) for allowed in listing.allowed)):
             if listed is None and (folder == parent or parent in folder.parents):
                 listed = posixpath.join(name, folder.relative_to(parent).as_posix())
         return listed
@@ -281,7 +289,8 @@ def _classes(names: object, count: object, described: str, faults: list[Fault]) 
         int(key): str(name)[:200] for key, name in listed.items() if str(key).isdigit() and isinstance(name, (str, int, float))
     }
     if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
-        faults.append(Fault("class-count", described, 0, f"nc is {str(count)[:40]!r}, not a number of classes"))
+        stated = repr(count)[:40] if isinstance(count, (str, int, float)) else f"a {type(count).__name__}"  # which may be endless
+        faults.append(Fault("class-count", described, 0, f"nc is {stated}, not a number of classes"))
     elif isinstance(count, int):
         if classes and set(classes) != set(range(count)):
             faults.append(Fault("class-count", described, 0, f"nc is {count}, but names has {len(classes)}"))

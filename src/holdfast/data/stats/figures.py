@@ -120,7 +120,7 @@ def as_row(figure: Figure) -> dict[str, Any]:
 def from_row(row: dict[str, Any]) -> Figure:
     """The figure that was made into a row."""
     fields = {key: value for key, value in row.items() if key != "kind"}
-    made: dict[str, type[Figure]] = {one.kind: one for one in (Bars, Histogram, Grid)}
+    made: dict[str, type[Figure]] = {figure.kind: figure for figure in (Bars, Histogram, Grid)}
     return made[row["kind"]](**fields)
 
 

@@ -117,7 +117,7 @@ class _ImageCounts:
         yield from of_classes[1:]
         folders: list[_FolderOfMasks] = []
         for _, folder in sorted(self._masks.items()):
-            yield from folder.figures(alone=not any(folder.covers_like(one) for one in folders))
+            yield from folder.figures(alone=not any(folder.covers_like(other) for other in folders))
             folders.append(folder)
         if self._sizes:
             yield from self._image_sizes()
@@ -247,7 +247,7 @@ class _ClassCounts:
             yield Grid(
                 key="co-occurrence", title="classes in one image", unit="images", shape="pairs", note=left,
                 names=[self.name_of(kind) for kind in some],
-                values=[[together[one, other] or together[other, one] for other in some] for one in some],
+                values=[[together[row, other] or together[other, row] for other in some] for row in some],
             )  # fmt: skip
 
 

@@ -110,10 +110,10 @@ class _ColumnCounts:
     def add(self, split: str, column: Column) -> None:
         """Some rows."""
         if self._words is not None:
-            words = self._words.setdefault(split, Counter())
+            counts = self._words.setdefault(split, Counter())
             for word, count in sorted(Counter(map(str, column.values.ravel().tolist())).items()):
-                if word in words or len(words) < _MOST_WORDS:
-                    words[word] += count
+                if word in counts or len(counts) < _MOST_WORDS:
+                    counts[word] += count
                 else:
                     self._uncounted += count
         elif column.values.dtype.kind in "iuf":
@@ -124,8 +124,8 @@ class _ColumnCounts:
     def figure(self) -> Bars | Histogram:
         """The words, the most frequent first, or the histogram."""
         if self._words is None:
-            one = self._summary
-            return one.values.histogram(f"column:{self.name}", self.name, nan=one.nan, inf=one.inf)
+            summary = self._summary
+            return summary.values.histogram(f"column:{self.name}", self.name, nan=summary.nan, inf=summary.inf)
         different = len({word for some in self._words.values() for word in some})
         note = f"{different:,}{' or more' if self._uncounted else ''} different"
         made = bars(f"column:{self.name}", self.name, "values", self._words, most=_LISTED, name=_shown, note=note)
@@ -148,7 +148,7 @@ def _classes(column: Column, names: list[str] | None) -> npt.NDArray[np.str_] | 
         whole = np.nan_to_num(values, nan=0.0, posinf=0.5, neginf=0.5)
         if not (whole == np.round(whole)).all() or np.abs(whole).max(initial=0) > 1 << 53:
             return None
-        words = whole.astype(np.int64).astype(str)
-        words[np.isnan(values)] = "nan"
-        return words
+        texts = whole.astype(np.int64).astype(str)
+        texts[np.isnan(values)] = "nan"
+        return texts
     return values.astype(str)

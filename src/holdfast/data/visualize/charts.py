@@ -81,7 +81,7 @@ def number(value: float) -> str:
 def row_tile(row: Values, ranges: Ranges, bad: Collection[str]) -> Tile:
     """The tile of a row. Columns that are in `bad` come first, in red; where there are too many, the others are counted."""
     pictures = {
-        name: planes for name, one in row.items() if isinstance(one, np.ndarray) and (planes := as_planes(one)) is not None
+        name: planes for name, value in row.items() if isinstance(value, np.ndarray) and (planes := as_planes(value)) is not None
     }
     rest = sorted((name for name in row if name not in pictures), key=lambda name: name not in bad)
     arrays = [name for name in rest if isinstance(row[name], np.ndarray) and row[name].dtype.kind in "iufb"]

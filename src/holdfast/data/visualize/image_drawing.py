@@ -107,11 +107,11 @@ def _flat(values: npt.NDArray[Any]) -> Numbers:
     return packed
 
 
-def draw_masks(picture: Image.Image, numbers: Numbers, *, classes: Mapping[int, int] | None) -> Image.Image:
+def draw_masks(picture: Image.Image, mask: Numbers, *, classes: Mapping[int, int] | None) -> Image.Image:
     """Lay a mask over a picture. `classes`: the place of each class in the list of colours; without, each number has its own."""
     from PIL import Image
 
-    nearest = Image.fromarray(numbers.astype(np.int32)).resize(picture.size, Image.Resampling.NEAREST)
+    nearest = Image.fromarray(mask.astype(np.int32)).resize(picture.size, Image.Resampling.NEAREST)
     scaled: Numbers = np.asarray(nearest).astype(np.int64)
     values = np.unique(scaled)
     colours = np.array(
@@ -162,33 +162,31 @@ class ImageDrawing:
         except Exception as error:  # noqa: BLE001 - decoders raise anything on damaged files
             return words_instead("cannot be decoded", str(error) or type(error).__name__)
         label = self._data.label_of(entry)
-        numbers, folder = read_masks(self._data.root, entry.masks)
+        mask, folder = read_masks(self._data.root, entry.masks)
         bad = {fault.line for fault in faults if fault.code in _OF_BOXES}
-        ways = _ways(picture, label, numbers)
-        return Tile(pictures=[self._marked(word, image, label, numbers, folder, bad) for word, image in ways])
+        ways = _ways(picture, label, mask)
+        return Tile(pictures=[self._marked(word, image, label, mask, folder, bad) for word, image in ways])
 
-    def _marked(
-        self, word: str, image: Image.Image, label: Label, numbers: Numbers | None, folder: str, bad: set[int]
-    ) -> Picture:
+    def _marked(self, word: str, image: Image.Image, label: Label, mask: Numbers | None, folder: str, bad: set[int]) -> Picture:
         shapes = shapes_of(
             in_pixels(label, image.size), image.size, name=self._data.class_name, bad_lines=bad,
             colour=lambda key: colour_of(self._places.get(key, 0)),
         )  # fmt: skip
-        if numbers is not None and numbers.size:
+        if mask is not None and mask.size:
             of_classes = self._kinds.get(folder) == "classes"
             places = {key: place for key, place in self._places.items() if isinstance(key, int)}
-            image = draw_masks(shrunk(image), numbers, classes=places if of_classes else None)
+            image = draw_masks(shrunk(image), mask, classes=places if of_classes else None)
         return picture_of(image, word, shapes)
 
 
-def _ways(picture: Stored, label: Label, numbers: Numbers | None) -> list[tuple[str, Image.Image]]:
+def _ways(picture: Stored, label: Label, mask: Numbers | None) -> list[tuple[str, Image.Image]]:
     """The picture the way its labels mean it: as stored, or as EXIF turns it. Both where that cannot be told."""
     width, height = picture.pixels.size
-    if picture.orientation == 1 or (numbers is None and not label.things):
+    if picture.orientation == 1 or (mask is None and not label.things):
         return [("", picture.shown)]
     way = way_of(label, picture.orientation, width, height) if label.things else ""
-    if numbers is not None and picture.shown.size != picture.pixels.size:
-        way = {(height, width): "stored", (width, height): "shown"}.get(numbers.shape, way)
+    if mask is not None and picture.shown.size != picture.pixels.size:
+        way = {(height, width): "stored", (width, height): "shown"}.get(mask.shape, way)
     if way:
         return [("", picture.shown if way == "shown" else picture.pixels)]
     return [("as stored", picture.pixels), ("as EXIF turns it", picture.shown)]

@@ -17,7 +17,7 @@ from holdfast.data.visualize.pictures import colour_of, hexed, words_instead
 from holdfast.data.visualize.sample import Group, Mark, Sample, Suspects, Wish, chosen, kind_words, lot
 
 _TOGETHER = 4  # equal samples that are shown side by side
-_TOLD = 2
+_MOST_DETAILS = 2
 _IGNORED = 255
 
 
@@ -26,7 +26,7 @@ def image_groups(
 ) -> list[Group]:
     """The samples of image data to draw. The scan is that of validation, so what it remembered is not looked at again."""
     samples = scan(data, cache, jobs=settings.jobs, quick=settings.quick, masks=not settings.quick, progress=progress)
-    facts = [Facts(one.width, one.height, kinds=one.kinds, masks=one.masks, faults=one.faults) for _, one in samples]
+    facts = [Facts(seen.width, seen.height, kinds=seen.kinds, masks=seen.masks, faults=seen.faults) for _, seen in samples]
     return _Choice(data, facts, report, wish).groups()
 
 
@@ -39,7 +39,7 @@ class _Choice:
         for mask in (mask for fact in facts for mask in fact.masks):
             masks.setdefault(folder_of_masks(mask.file), []).append(mask)
         self._kinds = {folder: kind_of_masks(some, folder) for folder, some in masks.items()}
-        met = dict.fromkeys(kind for one in range(len(facts)) for kind, _ in self._classes(one))
+        met = dict.fromkeys(kind for number in range(len(facts)) for kind, _ in self._classes(number))
         keys = {**dict.fromkeys(data.classes), **dict.fromkeys(sorted(met, key=str))}
         self._places = {key: place for place, key in enumerate(keys)}
         self._drawing = ImageDrawing(data, self._places, self._kinds)
@@ -61,7 +61,7 @@ class _Choice:
                 wanted.append(Suspects(problem.code, problem.severity, units))
         only = bool(self._wish.findings) and bool(wanted)
         units = chosen(wanted, self._rest(), self._wish.samples, self._wish.seed, only_suspects=only)
-        return [[self._sample(one) for one in unit] for unit in units]
+        return [[self._sample(number) for number in unit] for unit in units]
 
     def _units(self, problem: Problem) -> list[tuple[Hashable, ...]]:
         """The samples of a problem, each with its mark; none where the problem is one of the set as a whole."""
@@ -73,9 +73,9 @@ class _Choice:
         for file in problem.files:
             mark = Mark(problem.code, problem.severity, self._words(problem, file))
             alone: list[Hashable] = [file] if problem.code == "label-orphaned" and file not in of_all else []
-            for one in self._of_file.get(file) or alone:
-                units[one,] = None
-                self._mark(one, mark)
+            for number in self._of_file.get(file) or alone:
+                units[number,] = None
+                self._mark(number, mark)
         return list(units)
 
     def _mark(self, which: Hashable, mark: Mark) -> None:
@@ -86,8 +86,8 @@ class _Choice:
     def _words(self, problem: Problem, file: str) -> str:
         faults = self._faults.get((problem.code, file), ())
         details = [f"line {fault.line}: {fault.detail}" if fault.line and fault.detail else fault.detail for fault in faults]
-        more = f" (and {len(details) - _TOLD:,} more)" if len(details) > _TOLD else ""
-        return "; ".join(details[:_TOLD]) + more if any(details) else kind_words(problem)
+        more = f" (and {len(details) - _MOST_DETAILS:,} more)" if len(details) > _MOST_DETAILS else ""
+        return "; ".join(details[:_MOST_DETAILS]) + more if any(details) else kind_words(problem)
 
     def _pairs(self, problem: Problem, pairs: Sequence[Sequence[str]]) -> Iterator[tuple[Hashable, ...]]:
         """Pairs with the same first one are shown together."""
@@ -104,13 +104,17 @@ class _Choice:
                 yield tuple(indices)
 
     def _of_class(self, unit: tuple[Hashable, ...]) -> bool:
-        return not self._wish.classes or any(self._wish.wants_class(self._names(one)) for one in unit if isinstance(one, int))
+        return not self._wish.classes or any(
+            self._wish.wants_class(self._names(number)) for number in unit if isinstance(number, int)
+        )
 
     def _rest(self) -> dict[tuple[str, ...], list[Hashable]]:
         """All images by split and class, in the order of their lots."""
         buckets: dict[tuple[str, ...], list[Hashable]] = {}
         entries = self._data.entries
-        for number in sorted(range(len(entries)), key=lambda one: lot(self._wish.seed, entries[one].split, entries[one].image)):
+        for number in sorted(
+            range(len(entries)), key=lambda place: lot(self._wish.seed, entries[place].split, entries[place].image)
+        ):
             names = self._names(number)
             if self._wish.wants_class(names):
                 for name in names or ("",):
@@ -119,9 +123,9 @@ class _Choice:
 
     def _classes(self, number: int) -> list[tuple[ClassKey, int]]:
         """Classes with the number of their objects; those of a mask of classes have none."""
-        one = self._facts[number]
-        classes = list(one.classes.items())
-        for mask in one.masks:
+        facts = self._facts[number]
+        classes = list(facts.classes.items())
+        for mask in facts.masks:
             if self._kinds.get(folder_of_masks(mask.file)) == "classes":
                 classes += [(value, 0) for value in mask.values if value not in (0, _IGNORED)]
         return classes

@@ -83,9 +83,9 @@ class Tile:
     more: int = 0
 
 
-def words_instead(title: str, words: str) -> Tile:
+def words_instead(title: str, message: str) -> Tile:
     """A tile for what cannot be drawn, which says why."""
-    return Tile(words=(title, words[:500]))
+    return Tile(words=(title, message[:500]))
 
 
 def colour_of(number: int) -> Colour:
@@ -146,12 +146,12 @@ def stretched(values: Any) -> Image.Image:
     return painted(np.stack([array] * 3, axis=-1), float(low), float(high))
 
 
-def painted(numbers: npt.NDArray[np.float64], low: float, high: float) -> Image.Image:
+def painted(values: npt.NDArray[np.float64], low: float, high: float) -> Image.Image:
     """Numbers of three channels as colours, from this lowest to this highest one. What is no number is magenta."""
     from PIL import Image
 
-    finite, span = np.isfinite(numbers), high - low if high > low else 1.0
-    pixels = (np.clip((np.where(finite, numbers, low) - low) / span, 0, 1) * 255).astype(np.uint8)
+    finite, span = np.isfinite(values), high - low if high > low else 1.0
+    pixels = (np.clip((np.where(finite, values, low) - low) / span, 0, 1) * 255).astype(np.uint8)
     pixels[~finite.all(axis=-1)] = (255, 0, 255)
     return Image.fromarray(pixels)
 

@@ -30,7 +30,7 @@ from holdfast.data.visualize.image_drawing import shapes_of
 from holdfast.data.visualize.pictures import Tile, colour_of, picture_of, words_instead
 from holdfast.data.visualize.sample import Group, Mark, Sample, Suspects, Wish, chosen, kind_words
 
-_TOLD = 3
+_MOST_COLUMNS = 3
 _OF_FILES = frozenset({"table-unreadable", "array-unreadable", "array-pickled", "tree-unreadable", "text-empty"})
 _PLACE, _LOT = "\0place", "\0lot"  # columns that are added, so that rows keep both when they are put into splits
 _SAMPLED = 256  # values of a chunk from which the usual range of a column is told
@@ -63,7 +63,9 @@ class RowSamples:
         self._fetched: dict[Row, tuple[str, dict[str, Any]]] = {}  # split and values
         self._ranges: dict[str, tuple[float, float]] = {}
         self._marks: dict[Row, dict[int, Row | None]] = {}  # the problems that a row shows, each with the row beside it
-        self._cases = {(place, case.partition(": ")[0]): case for place, one in enumerate(report.problems) for case in one.cases}
+        self._cases = {
+            (place, case.partition(": ")[0]): case for place, problem in enumerate(report.problems) for case in problem.cases
+        }
 
     def groups(self, progress: Progress | None) -> list[Group]:
         """Look at all rows once to choose, and once more to fetch what was chosen."""
@@ -82,12 +84,12 @@ class RowSamples:
         rest = {key: [row for _, row in some] for key, some in self._buckets.items() if not classes or key[0] in classes}
         only = bool(self.wish.findings) and bool(suspects)
         drawn = chosen(suspects, rest, self.wish.samples, self.wish.seed, only_suspects=only)
-        wanted = {one for unit in drawn for one in unit if isinstance(one, Row)}
+        wanted = {row for unit in drawn for row in unit if isinstance(row, Row)}
         self._fetch(wanted)
         self._ranges = self._usual_ranges()
         self._find_partners()
         made = (unit for unit in drawn if (wanted - self._fetched.keys()).isdisjoint(unit))
-        return [[self._sample(one) if isinstance(one, Row) else self.other(one) for one in unit] for unit in made]
+        return [[self._sample(row) if isinstance(row, Row) else self.other(row) for row in unit] for unit in made]
 
     def others(self) -> list[Suspects]:
         """What the report names by something else than a row: files that cannot be read. Asked once all rows were seen."""
@@ -101,10 +103,10 @@ class RowSamples:
         """The sample of one of those; there is no row to draw."""
         assert isinstance(which, _BadFile)
         problem = self.report.problems[which.problem]
-        file, _, words = problem.example.partition(": ")
-        words = words if file == which.file else kind_words(problem)
-        marks = [Mark(problem.code, problem.severity, words)]
-        return Sample(which.file, "", partial(words_instead, "cannot be read", words), marks=marks)
+        file, _, message = problem.example.partition(": ")
+        message = message if file == which.file else kind_words(problem)
+        marks = [Mark(problem.code, problem.severity, message)]
+        return Sample(which.file, "", partial(words_instead, "cannot be read", message), marks=marks)
 
     def name(self, row: Row) -> str:
         """What a row is called."""
@@ -119,7 +121,7 @@ class RowSamples:
         """Go through all rows. What cannot be read on is left out, as validation does."""
         named: dict[str, list[int]] = {}
         for problem in self.report.problems:
-            for file, row in (one for unit in problem.evidence.get("shown", ()) for one in unit):
+            for file, row in (place for unit in problem.evidence.get("shown", ()) for place in unit):
                 named.setdefault(file, []).append(row)
         places = {id(part): place for place, part in enumerate(self.data.parts)}
         chances = [np.random.default_rng([self.wish.seed & 0xFFFFFFFF, place]) for place in range(len(places))]
@@ -143,7 +145,7 @@ class RowSamples:
         edges = np.searchsorted(which[order], np.arange(len(kinds) + 1))
         for kind, start, end in zip(kinds, edges[:-1], edges[1:], strict=True):
             bucket = self._buckets.setdefault((kind, split), [])
-            bucket += [(float(lots[one]), Row(part, int(places[one]))) for one in order[start:end][: self.wish.samples]]
+            bucket += [(float(lots[index]), Row(part, int(places[index]))) for index in order[start:end][: self.wish.samples]]
             bucket.sort()
             del bucket[self.wish.samples :]
         for position in np.flatnonzero(np.isin(places, named)).tolist() if self.report.classes else ():
@@ -165,7 +167,7 @@ class RowSamples:
             low, high = np.quantile(values.sample(), (0.01, 0.99)).tolist()
             ranges[name] = (low, high) if high > low else (values.low, values.high)
         for name in dict.fromkeys(name for part in self.data.parts for name in part.shapes):
-            parts = [one for key, one in ranges.items() if key == name or key.startswith(f"{name}[")]
+            parts = [span for key, span in ranges.items() if key == name or key.startswith(f"{name}[")]
             ranges |= {name: (min(low for low, _ in parts), max(high for _, high in parts))} if parts else {}
         return ranges
 
@@ -177,7 +179,9 @@ class RowSamples:
             if not needed or needed & self._columns[part]:
                 parts[self.data.parts[part].file] = part
         shown = problem.evidence.get("shown", ())
-        return [tuple(Row(parts[file], place) for file, place in unit) for unit in shown if all(one[0] in parts for one in unit)]
+        return [
+            tuple(Row(parts[file], place) for file, place in unit) for unit in shown if all(place[0] in parts for place in unit)
+        ]
 
     def _fetch(self, rows: set[Row]) -> None:
         """The values of rows; of a part no more is read than holds them."""
@@ -197,7 +201,7 @@ class RowSamples:
         for place, problem in enumerate(self.report.problems):
             for unit in self._units(problem):
                 for row in unit:
-                    partner = next((one for one in unit if one != row), None)
+                    partner = next((other for other in unit if other != row), None)
                     if partner is None or partner in self._fetched:
                         self._marks.setdefault(row, {}).setdefault(place, partner)
 
@@ -210,9 +214,11 @@ class RowSamples:
             columns = _wrong(problem, values)
             bad.update(columns)
             keys = ", ".join(problem.evidence.get("keys", ()))
-            words = f"the same {keys + ' ' if keys else ''}as {self.name(partner)}" if partner else _wrong_values(values, columns)
-            words = words or self._cases.get((place, self.name(row)), "").partition(": ")[2]
-            marks.append(Mark(problem.code, problem.severity, words or kind_words(problem)))
+            message = (
+                f"the same {keys + ' ' if keys else ''}as {self.name(partner)}" if partner else _wrong_values(values, columns)
+            )
+            message = message or self._cases.get((place, self.name(row)), "").partition(": ")[2]
+            marks.append(Mark(problem.code, problem.severity, message or kind_words(problem)))
         draw = self.drawing(row, put_together(values, self.data.parts[row.part].shapes), bad)
         label = label_column(list(values), self._label)
         if label is None or not self.report.classes:
@@ -237,8 +243,8 @@ def _is_odd(value: Any) -> bool:
 
 def _wrong_values(values: dict[str, Any], columns: list[str]) -> str:
     """What stands in the columns that are wrong."""
-    parts = [f"{name} is {_short(values[name])}" for name in columns[:_TOLD]]
-    more = f", and {len(columns) - _TOLD:,} more columns" if len(columns) > _TOLD else ""
+    parts = [f"{name} is {_short(values[name])}" for name in columns[:_MOST_COLUMNS]]
+    more = f", and {len(columns) - _MOST_COLUMNS:,} more columns" if len(columns) > _MOST_COLUMNS else ""
     return ", ".join(parts) + more
 
 
@@ -289,8 +295,8 @@ class DatasetSamples(RowSamples):
         suspects = []
         for problem in self.report.problems if not self.wish.classes else ():
             units: list[tuple[Hashable, ...]] = []
-            for where, words in self._places(problem.code, problem.files) if self.wish.wants(problem) else ():
-                self._named.setdefault(where, []).append(Mark(problem.code, problem.severity, words))
+            for where, message in self._places(problem.code, problem.files) if self.wish.wants(problem) else ():
+                self._named.setdefault(where, []).append(Mark(problem.code, problem.severity, message))
                 units.append((where,))
             if units:
                 suspects.append(Suspects(problem.code, problem.severity, units))
@@ -335,7 +341,9 @@ class DatasetSamples(RowSamples):
         if things is None or planes is None:
             return row_tile(values or row, {}, ())
         picture = as_image(planes)
-        bad = {one.line for one in things if min(one.box[2] - one.box[0], one.box[3] - one.box[1]) < 0.5}  # the rest can be seen
+        bad = {
+            thing.line for thing in things if min(thing.box[2] - thing.box[0], thing.box[3] - thing.box[1]) < 0.5
+        }  # the rest can be seen
         shapes = shapes_of(
             things, picture.size, name=str, bad_lines=bad,
             colour=lambda key: colour_of(key if isinstance(key, int) else zlib.crc32(key.encode())),
@@ -357,6 +365,6 @@ def _things(sample: Any) -> list[Thing] | None:
     if target is None:
         return None
     try:
-        return [one._replace(line=place) for place, one in enumerate(things_of(target))]
+        return [thing._replace(line=place) for place, thing in enumerate(things_of(target))]
     except OddTarget:
         return None

@@ -25,9 +25,9 @@ class Suspects(NamedTuple):
     units: list[tuple[Hashable, ...]]
 
 
-def lot(seed: int, *words: object) -> bytes:
+def lot(seed: int, *parts: object) -> bytes:
     """A number drawn for something: the same for the same seed, whatever else is there."""
-    return hashlib.blake2b("\0".join(map(str, (seed, *words))).encode("utf-8", errors="surrogatepass"), digest_size=8).digest()
+    return hashlib.blake2b("\0".join(map(str, (seed, *parts))).encode("utf-8", errors="surrogatepass"), digest_size=8).digest()
 
 
 def chosen(
@@ -42,13 +42,13 @@ def chosen(
 
     Findings take turns, so that a frequent one leaves room for the others; what they got is shown together.
     """
-    serious = [place for place, one in enumerate(suspects) if only_suspects or one.severity != "info"]
+    serious = [place for place, suspect in enumerate(suspects) if only_suspects or suspect.severity != "info"]
     to_know = [place for place in range(len(suspects)) if place not in serious]
     units = _suspicious(suspects, serious, wanted, seed, set())
-    drawn = {one for _, unit in units for one in unit}
+    drawn = {sample for _, unit in units for sample in unit}
     room = min(wanted - _tiles(units), wanted // _TO_KNOW)
     units += _suspicious(suspects, to_know, room, seed, drawn)
-    suspicious = [unit for _, unit in sorted(units, key=lambda one: one[0])]
+    suspicious = [unit for _, unit in sorted(units, key=lambda pair: pair[0])]
     return suspicious if only_suspects else [*suspicious, *_spread(rest, drawn, wanted - _tiles(units))]
 
 
@@ -81,13 +81,13 @@ def _spread(
     queues = [iter(rest[bucket]) for bucket in sorted(rest)]
     while queues and wanted > 0:
         for queue in list(queues):
-            one = next((one for one in queue if one not in done), None)
-            if one is None:
+            sample = next((sample for sample in queue if sample not in done), None)
+            if sample is None:
                 queues.remove(queue)
             elif wanted > 0:
-                done.add(one)
+                done.add(sample)
                 wanted -= 1
-                yield (one,)
+                yield (sample,)
 
 
 class Mark(NamedTuple):

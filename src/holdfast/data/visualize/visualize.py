@@ -192,8 +192,8 @@ def _write(drawn: Drawn) -> None:
         ) from None
 
 
-def _values(words: Iterable[str]) -> str:
-    return json.dumps(list(dict.fromkeys(words)), ensure_ascii=False)
+def _values(names: Iterable[str]) -> str:
+    return json.dumps(list(dict.fromkeys(names)), ensure_ascii=False)
 
 
 __all__ = ["Drawn", "visualize"]

@@ -13,9 +13,9 @@ from torch import nn
 
 from holdfast.checkpoints.formats.files import few
 from holdfast.checkpoints.formats.open import open_checkpoint
-from holdfast.checkpoints.matching.from_contents import averaged_weights, own_weights
 from holdfast.checkpoints.tensors import Tensors
 from holdfast.errors import UsageError
+from holdfast.matching.from_contents import averaged_weights, own_weights
 
 _PREFIXES = ("module.", "_orig_mod.", "ema.")  # what wrappers put before the names
 _HUB_SECONDS = 5.0

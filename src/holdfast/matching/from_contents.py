@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from holdfast.checkpoints.contents import Contents, TensorInfo
-from holdfast.checkpoints.matching.sides import OptimizerState, Side, Weight, is_extra
-from holdfast.checkpoints.matching.weights import covers
 from holdfast.checkpoints.parts import MODEL_KEYS, Part, is_module, parts_of
 from holdfast.checkpoints.summary import averages_of, state_dicts, summarise, tensors_of, weights_part
+from holdfast.matching.sides import OptimizerState, Side, Weight, is_extra
+from holdfast.matching.weights import covers
 
 _DEEPEST = 4
 _OF_SCHEDULERS = ("_step_count", "base_lrs", "_last_lr", "num_bad_epochs")
@@ -26,12 +26,12 @@ def optimizers_in(tree: Any) -> list[dict[str, Any]]:
 
 def schedulers_in(tree: Any) -> list[dict[str, Any]]:
     """The states of its schedulers, in order."""
-    return list(_found(tree, lambda one: "last_epoch" in one and any(key in one for key in _OF_SCHEDULERS)))
+    return list(_found(tree, lambda state: "last_epoch" in state and any(key in state for key in _OF_SCHEDULERS)))
 
 
 def scalers_in(tree: Any) -> list[dict[str, Any]]:
     """The states of its gradient scalers, in order."""
-    return list(_found(tree, lambda one: "scale" in one and "growth_factor" in one))
+    return list(_found(tree, lambda state: "scale" in state and "growth_factor" in state))
 
 
 def is_optimizer(state: Mapping[Any, Any]) -> bool:
@@ -46,17 +46,17 @@ def is_optimizer(state: Mapping[Any, Any]) -> bool:
 
 def describe_optimizer(state: Mapping[str, Any]) -> OptimizerState:
     """An optimizer's state in short; the tensors in it may be real ones or told ones."""
-    groups, states = state["param_groups"], [one for one in state["state"].values() if isinstance(one, Mapping)]
+    groups, states = state["param_groups"], [entry for entry in state["state"].values() if isinstance(entry, Mapping)]
     shapes = [
-        tuple(one[key].shape)
-        for one in states
-        for key in [next((key for key in SAME_SHAPE if hasattr(one.get(key), "shape")), None)]
+        tuple(entry[key].shape)
+        for entry in states
+        for key in [next((key for key in SAME_SHAPE if hasattr(entry.get(key), "shape")), None)]
         if key is not None
     ]
     return OptimizerState(
         groups=tuple(len(group["params"]) for group in groups),
         settings=tuple({key: value for key, value in group.items() if key != "params"} for group in groups),
-        state_keys=frozenset(str(key) for one in states for key in one),
+        state_keys=frozenset(str(key) for entry in states for key in entry),
         filled=len(states),
         shapes=tuple(shapes),
     )
@@ -117,7 +117,7 @@ def own_weights(contents: Contents, part: str = "") -> dict[str, TensorInfo]:
     is_model = bool(chosen.path) and str(chosen.path[0]) in MODEL_KEYS
     if any(covers(part, name) for name in own) if part else is_model or not chosen.path:
         return own
-    models = [one for top in parts_of(contents.tree) if top.role == "weights" for one in state_dicts(top)]
+    models = [model for top in parts_of(contents.tree) if top.role == "weights" for model in state_dicts(top)]
     if len(models) < 2:
         return own
     return {".".join((*map(str, model.path), name)): info for model in models for name, info in _named(model.value).items()}

@@ -22,8 +22,8 @@ from torch.optim.swa_utils import AveragedModel
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 import holdfast
-from holdfast.checkpoints.load import load
 from holdfast.errors import DoesNotMatch
+from holdfast.matching.load import load
 
 Save = Callable[[nn.Module, Path], Path]
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from holdfast.checkpoints.matching.sides import Side, Weight, is_extra
 from holdfast.errors import UsageError
+from holdfast.matching.sides import Side, Weight, is_extra
 
 
 def side_of_model(model: nn.Module, name: str = "the model", settings: Mapping[str, Any] | None = None) -> Side:

@@ -10,8 +10,8 @@ import torch
 from loaded_net import as_state_dict, bits, fresh, full, same, trained
 from torch import nn
 
-from holdfast.checkpoints.load import load
 from holdfast.errors import DoesNotMatch
+from holdfast.matching.load import load
 
 
 def test_averaged_weights_are_loaded_when_asked_for(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from holdfast.checkpoints.formats.files import few
-from holdfast.checkpoints.matching.sides import Difference, Group, Labels, as_tuple, grouped, unfit
+from holdfast.matching.sides import Difference, Group, Labels, as_tuple, grouped, unfit
 from holdfast.units import count
 
 _ADAPTER = re.compile(r"(^|\.)(lora_\w+|base_layer|modules_to_save|ia3_l|adapter\w*)(\.|$)")
@@ -44,19 +44,19 @@ def _depth(lone: Lone, labels: Labels) -> Iterator[Difference]:
     here, there = _numbered(lone.here), _numbered(lone.there)
     depths: dict[tuple[str, int, int], tuple[str, list[str]]] = {}
     for stem in sorted(here.keys() & there.keys(), key=lambda stem: (len(stem), stem)):
-        one, other = here[stem], there[stem]
-        if len(one) == len(other):
+        left, other = here[stem], there[stem]
+        if len(left) == len(other):
             continue
-        lonely = tuple(f"{stem}{index}." for index in one.keys() ^ other.keys())
-        usual = {frozenset(other[index]) for index in one.keys() & other.keys()}
-        alike = all(frozenset(one.get(index) or other[index]) in usual for index in one.keys() ^ other.keys())
+        lonely = tuple(f"{stem}{index}." for index in left.keys() ^ other.keys())
+        usual = {frozenset(other[index]) for index in left.keys() & other.keys()}
+        alike = all(frozenset(left.get(index) or other[index]) in usual for index in left.keys() ^ other.keys())
         if alike and any(name.startswith(lonely) for name in (*lone.missing, *lone.unexpected)):
             missing, unexpected = lone.take(lambda name, lonely=lonely: name.startswith(lonely))  # type: ignore[misc]
-            depths.setdefault((_NUMBER.sub("N", stem), len(one), len(other)), (stem, []))[1].extend(missing + unexpected)
+            depths.setdefault((_NUMBER.sub("N", stem), len(left), len(other)), (stem, []))[1].extend(missing + unexpected)
     for (_, one_has, other_has), (stem, names) in depths.items():
-        words = f"different number of layers: {stem}0 … has {labels.both(one_has, other_has)}"
+        message = f"different number of layers: {stem}0 … has {labels.both(one_has, other_has)}"
         fix = f"build the model with {one_has} of them; untrained layers cannot be mixed with trained ones"
-        yield unfit("depth", words, fix, names)
+        yield unfit("depth", message, fix, names)
 
 
 def _numbered(names: Collection[str]) -> dict[str, dict[int, set[str]]]:
@@ -66,7 +66,7 @@ def _numbered(names: Collection[str]) -> dict[str, dict[int, set[str]]]:
         parts = name.split(".")
         for place, part in enumerate(parts[:-1]):
             if part.isdecimal():
-                stem, rest = "".join(f"{one}." for one in parts[:place]), ".".join(parts[place + 1 :])
+                stem, rest = "".join(f"{part}." for part in parts[:place]), ".".join(parts[place + 1 :])
                 layers.setdefault(stem, {}).setdefault(int(part), set()).add(rest)
     return {stem: indices for stem, indices in layers.items() if len(indices) > 1}
 
@@ -74,9 +74,9 @@ def _numbered(names: Collection[str]) -> dict[str, dict[int, set[str]]]:
 def _flat(lone: Lone) -> Iterator[Difference]:
     missing, unexpected = lone.take(lambda name: bool(_FLAT.search(name)))
     if missing or unexpected:
-        words = "FSDP saved one rank's part of its flat parameters: they have no names and no shapes"
+        message = "FSDP saved one rank's part of its flat parameters: they have no names and no shapes"
         fix = "save with FSDP's full or sharded state dict type"
-        yield unfit("flat-parameters", words, fix, missing + unexpected)
+        yield unfit("flat-parameters", message, fix, missing + unexpected)
 
 
 def _kinds(lone: Lone, labels: Labels) -> Iterator[Difference]:
@@ -116,8 +116,8 @@ def _words_of_kind(kind: str, names: list[str], has: str, has_not: str, *, in_fi
     if kind == "statistics":
         fix = "build the model with the same normalisation layers (BatchNorm, GroupNorm, track_running_stats)"
         return f"{has} keeps running statistics (BatchNorm) in {count(len(names), 'place')} and {has_not} does not", fix
-    words = f"{count(len(names), 'layer')} with a bias in {has} and without one in {has_not}: {few(names)}"
-    return words, f"build the layers with bias={in_file}"
+    message = f"{count(len(names), 'layer')} with a bias in {has} and without one in {has_not}: {few(names)}"
+    return message, f"build the layers with bias={in_file}"
 
 
 def _modules(lone: Lone, labels: Labels) -> Iterator[Difference]:
@@ -133,17 +133,17 @@ def _modules(lone: Lone, labels: Labels) -> Iterator[Difference]:
         if whole:
             yield _parts(whole, has, kind)
         if single:
-            words = f"{count(len(single), 'weight')} only in {has}: {few(single)}"
-            yield unfit(kind, words, _leave_out(single, kind), (group.label for group in single))
+            message = f"{count(len(single), 'weight')} only in {has}: {few(single)}"
+            yield unfit(kind, message, _leave_out(single, kind), (group.label for group in single))
 
 
 def _parts(groups: list[Group], has: str, kind: str) -> Difference:
     names = tuple(name for group in groups for name in group.names)
     if len(groups) <= 3 and all(_HEAD.search(group.label) for group in groups):
-        words = f"different head or task: {few(groups)} only in {has}"
+        message = f"different head or task: {few(groups)} only in {has}"
     else:
-        words = f"different parts or tasks: {few(groups)} only in {has}"
-    return unfit(f"{kind}-parts", words, _leave_out(groups, kind), names)
+        message = f"different parts or tasks: {few(groups)} only in {has}"
+    return unfit(f"{kind}-parts", message, _leave_out(groups, kind), names)
 
 
 def _leave_out(groups: list[Group], kind: str) -> str:
@@ -158,6 +158,6 @@ def coverage(pairs: Mapping[str, str], here: int, there: int, labels: Labels) ->
     if 2 * len(pairs) >= min(here, there):
         return None
     shared = f"{len(pairs):,} of the {there:,} weights of {labels.other}"
-    words = f"different architecture: {shared} are among the {here:,} of {labels.one}"
+    message = f"different architecture: {shared} are among the {here:,} of {labels.one}"
     fix = "build the model that was saved (holdfast checkpoints inspect shows its layers), or choose a checkpoint of this one"
-    return unfit("architecture", words, fix)
+    return unfit("architecture", message, fix)

@@ -19,11 +19,11 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from holdfast.checkpoints.compare import Comparison, compare
 from holdfast.checkpoints.contents import Trouble
-from holdfast.checkpoints.matching.from_contents import describe_optimizer
-from holdfast.checkpoints.matching.from_model import side_of_model
-from holdfast.checkpoints.matching.sides import Side, Weight
+from holdfast.matching.compare import Comparison, compare
+from holdfast.matching.from_contents import describe_optimizer
+from holdfast.matching.from_model import side_of_model
+from holdfast.matching.sides import Side, Weight
 
 
 class Net(nn.Module):

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from holdfast.checkpoints.formats.files import few
-from holdfast.checkpoints.matching.sides import Side, Weight, modules_of
-from holdfast.checkpoints.renames import COUNTERS, Rename, Shape, find_rename, same_shape
+from holdfast.matching.renames import COUNTERS, Rename, Shape, find_rename, same_shape
+from holdfast.matching.sides import Side, Weight, modules_of
 from holdfast.units import count
 
 Weights = Mapping[str, Weight]
@@ -55,7 +55,9 @@ def match(
     """
     saved = {name: weight for name, weight in saved.items() if not part or covers(part, name)}
     wanted = other.weights
-    rename = find_rename({name: one.shape for name, one in saved.items()}, {name: one.shape for name, one in wanted.items()})
+    rename = find_rename(
+        {name: weight.shape for name, weight in saved.items()}, {name: weight.shape for name, weight in wanted.items()}
+    )
     chosen = {name: there for name, there in rename.names.items() if _is_chosen(there, leave_out, only)}
     pairs = {name: there for name, there in chosen.items() if there in wanted}
     served = set(pairs.values())

@@ -19,11 +19,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from holdfast.checkpoints.compare import Comparison, Which, compare
 from holdfast.checkpoints.contents import Contents, TensorInfo
 from holdfast.checkpoints.formats.files import few
 from holdfast.checkpoints.formats.open import open_checkpoint
-from holdfast.checkpoints.matching.from_contents import (
+from holdfast.checkpoints.parts import tensors_in
+from holdfast.checkpoints.tensors import Tensors, pieces_of
+from holdfast.checkpoints.verify import has_changed, verify
+from holdfast.errors import BadCheckpoint, DoesNotMatch, StorageError, UsageError
+from holdfast.matching.compare import Comparison, Which, compare
+from holdfast.matching.from_contents import (
     SAME_SHAPE,
     averaged_weights,
     describe_optimizer,
@@ -33,13 +37,9 @@ from holdfast.checkpoints.matching.from_contents import (
     schedulers_in,
     side_of,
 )
-from holdfast.checkpoints.matching.from_model import side_of_model, state_of
-from holdfast.checkpoints.matching.settings import optimizer_differences
-from holdfast.checkpoints.matching.sides import Difference, Labels, is_extra
-from holdfast.checkpoints.parts import tensors_in
-from holdfast.checkpoints.tensors import Tensors, pieces_of
-from holdfast.checkpoints.verify import has_changed, verify
-from holdfast.errors import BadCheckpoint, DoesNotMatch, StorageError, UsageError
+from holdfast.matching.from_model import side_of_model, state_of
+from holdfast.matching.settings import optimizer_differences
+from holdfast.matching.sides import Difference, Labels, is_extra
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +163,9 @@ def _verify(contents: Contents, used: list[TensorInfo], *, allow_non_finite: boo
         if trouble.state in ("torn", "unreadable"):
             raise BadCheckpoint(f"{contents.path} is {trouble.state}: {trouble.words}", fix=trouble.fix)
     names = {info.name for whole in used for info in pieces_of(whole)}
-    bad = [one for one in verdict.bad if one.name in names]
+    bad = [tensor for tensor in verdict.bad if tensor.name in names]
     if bad and not allow_non_finite:
-        tensors = few([f"{one.name} ({one.nan:,} NaN, {one.inf:,} Inf of {one.count:,})" for one in bad])
+        tensors = few([f"{tensor.name} ({tensor.nan:,} NaN, {tensor.inf:,} Inf of {tensor.count:,})" for tensor in bad])
         raise BadCheckpoint(
             f"{contents.path} is not finite: {tensors}.",
             fix="load an older one (holdfast checkpoints verify shows which are clean), or pass allow_non_finite=True",
@@ -180,25 +180,25 @@ def _refuse_changed(contents: Contents) -> None:
 
 
 def _loaded(comparison: Comparison, training: Training, plan: Plan, which: Which, extra: list[str]) -> Loaded:
-    matched, one = comparison.matched, comparison.one
+    matched, side = comparison.matched, comparison.one
     differences = [difference.words for difference in comparison.differences if difference.stops != "resume"]
     for difference in comparison.differences:
         if difference.stops == "use":
-            warnings.warn(f"{one.name} was loaded, but {difference.words}", stacklevel=3)
+            warnings.warn(f"{side.name} was loaded, but {difference.words}", stacklevel=3)
     if extra:
-        words = f"extra state is left as it was, for the model's own load_state_dict() to load: {few(extra)}"
-        warnings.warn(f"{one.name} was loaded, but {words}", stacklevel=3)
-        differences.append(words)
+        message = f"extra state is left as it was, for the model's own load_state_dict() to load: {few(extra)}"
+        warnings.warn(f"{side.name} was loaded, but {message}", stacklevel=3)
+        differences.append(message)
     filled = set(matched.pairs.values())
     return Loaded(
-        path=Path(one.name),
+        path=Path(side.name),
         restored=("weights" if which == "model" else "ema", *training.kinds),
         weights=len(plan),
         renamed=matched.rename.words,
-        step=one.step,
-        epoch=one.epoch,
-        metrics=dict(one.metrics),
-        settings=dict(one.settings),
+        step=side.step,
+        epoch=side.epoch,
+        metrics=dict(side.metrics),
+        settings=dict(side.settings),
         absent=tuple(training.absent),
         untouched=tuple(name for name in comparison.other.weights if name not in filled),
         unused=tuple(name for name in matched.rename.names if name not in matched.pairs),
@@ -241,8 +241,8 @@ class Plan:
 
     def check(self, tensors: Tensors) -> None:
         """Raises DoesNotMatch where the model ties what the file has twice, and differently, or a number would overflow."""
-        for one, other, names in self._twice:
-            if not torch.equal(tensors.tensor(one), tensors.tensor(other)):
+        for first, other, names in self._twice:
+            if not torch.equal(tensors.tensor(first), tensors.tensor(other)):
                 raise DoesNotMatch(
                     f"The model has {names} as one tensor; the file has two, and they differ.",
                     fix="build the model without tying them (tie_word_embeddings=False), or leave one of them out",
@@ -349,8 +349,8 @@ class Training:
 
 
 def _other_number(kind: str, saved: int, wanted: int) -> Difference:
-    words = f"the checkpoint holds {saved} {kind}s, and {wanted} {'is' if wanted == 1 else 'are'} to be restored"
-    return Difference(kind=kind, words=words, stops="resume", fix=f"give all of them, in the order of saving: {kind}=[…]")
+    message = f"the checkpoint holds {saved} {kind}s, and {wanted} {'is' if wanted == 1 else 'are'} to be restored"
+    return Difference(kind=kind, words=message, stops="resume", fix=f"give all of them, in the order of saving: {kind}=[…]")
 
 
 def _optimizer_problems(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> list[Difference]:
@@ -370,10 +370,10 @@ def _shape_problems(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) 
     for number, parameter in zip(saved, parameters, strict=True):
         for key, value in state["state"].get(number, {}).items():
             if key in SAME_SHAPE and hasattr(value, "shape") and tuple(value.shape) != tuple(parameter.shape):
-                words = (
+                message = (
                     f"the optimizer's state is of different parameters: {key} of number {number} is {list(value.shape)} in the "
                     f"checkpoint, the parameter {list(parameter.shape)}"
                 )
                 fix = "give it the parameters in the order in which they were saved, or load the weights only"
-                return [Difference(kind="optimizer", words=words, stops="resume", fix=fix)]
+                return [Difference(kind="optimizer", words=message, stops="resume", fix=fix)]
     return []

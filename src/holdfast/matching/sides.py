@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from holdfast.checkpoints.contents import Trouble
-from holdfast.checkpoints.renames import Shape
+from holdfast.matching.renames import Shape
 
 Stops = Literal["weights", "resume", "use", ""]
 """What cannot be done: put the weights in place; go on with the training; get right answers although all shapes fit; nothing."""
@@ -30,9 +30,9 @@ class Difference:
         return {"kind": self.kind, "words": self.words, "stops": self.stops or None, "fix": self.fix or None, "names": self.names}
 
 
-def unfit(kind: str, words: str, fix: str, names: Iterable[str] = ()) -> Difference:
+def unfit(kind: str, message: str, fix: str, names: Iterable[str] = ()) -> Difference:
     """A difference because of which the weights cannot be put in place."""
-    return Difference(kind=kind, words=words, stops="weights", fix=fix, names=tuple(names))
+    return Difference(kind=kind, words=message, stops="weights", fix=fix, names=tuple(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Labels:
     one: str
     other: str
 
-    def both(self, one: object, other: object) -> str:
+    def both(self, left: object, other: object) -> str:
         """`80 in the checkpoint and 3 in the model`."""
-        return f"{one} in {self.one} and {other} in {self.other}"
+        return f"{left} in {self.one} and {other} in {self.other}"
 
 
 def as_tuple(names: Sequence[str], most: int = 6) -> str:

@@ -13,8 +13,8 @@ from every_case import every_case
 from loaded_net import Net, as_state_dict, bits, fresh, full, pickled_payload, same, stepped, trained
 from torch import nn
 
-from holdfast.checkpoints.load import load
 from holdfast.errors import BadCheckpoint, DoesNotMatch, HoldfastError, NoCheckpoint, UsageError
+from holdfast.matching.load import load
 
 
 def other_head(folder: Path) -> Path:
@@ -112,7 +112,7 @@ def test_a_scheduler_that_refuses_undoes_the_optimizer(tmp_path: Path) -> None:
 
 
 def test_a_file_that_shrinks_while_it_is_copied_is_an_error_and_no_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.checkpoints import load as module
+    from holdfast.matching import load as module
 
     path = as_state_dict(trained(), tmp_path)
     real = module.Plan.check

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from holdfast.checkpoints.formats.files import few
-from holdfast.checkpoints.matching import presence, shapes
-from holdfast.checkpoints.matching.settings import setting_differences, training_differences
-from holdfast.checkpoints.matching.sides import Difference, Labels, Side, as_tuple, grouped, unfit
-from holdfast.checkpoints.matching.weights import Matched, Weights, match
-from holdfast.checkpoints.renames import Rename
+from holdfast.matching import presence, shapes
+from holdfast.matching.renames import Rename
+from holdfast.matching.settings import setting_differences, training_differences
+from holdfast.matching.sides import Difference, Labels, Side, as_tuple, grouped, unfit
+from holdfast.matching.weights import Matched, Weights, match
 from holdfast.units import count
 
 Which = Literal["model", "ema"]
@@ -81,7 +81,7 @@ class Comparison:
             "fitting": len(matched.pairs),
             "missing": matched.missing,
             "unexpected": matched.unexpected,
-            "shapes": {name: [list(one), list(other)] for name, (one, other) in matched.shapes.items()},
+            "shapes": {name: [list(here), list(other)] for name, (here, other) in matched.shapes.items()},
             "dtypes": {name: list(pair) for name, pair in (matched.dtypes | matched.kinds).items()},
             "differences": [difference.as_row() for difference in self.differences],
             "notes": self.notes,
@@ -134,8 +134,8 @@ def labels_of(side: Side, other: Side) -> Labels:
 def _troubles(side: Side, label: str) -> Iterator[Difference]:
     """The first thing that is wrong with the file; the rest follows from it."""
     for trouble in side.troubles[:1]:
-        words = f"{label} is {trouble.state}: {trouble.words[:1].lower()}{trouble.words[1:].rstrip('.')}"
-        yield unfit(trouble.state, words, trouble.fix)
+        message = f"{label} is {trouble.state}: {trouble.words[:1].lower()}{trouble.words[1:].rstrip('.')}"
+        yield unfit(trouble.state, message, trouble.fix)
 
 
 def _weights(matched: Matched, saved: Weights, side: Side, other: Side, which: Which, labels: Labels) -> Iterator[Difference]:
@@ -147,15 +147,15 @@ def _weights(matched: Matched, saved: Weights, side: Side, other: Side, which: W
         yield everything
     elif not matched.rename.is_safe:
         rules = " or ".join((matched.rename.words, *matched.rename.others[:2]))
-        words = f"there is more than one way to bring the names together: {rules}"
+        message = f"there is more than one way to bring the names together: {rules}"
         fix = f'say which are meant: part="{matched.rename.removed.rstrip(".")}"'
-        yield unfit("ambiguous", words, fix)
+        yield unfit("ambiguous", message, fix)
     else:
         yield from _parts(matched, other, labels)
     if matched.kinds:
         name, (here, there) = next(iter(matched.kinds.items()))
-        words = f"{count(len(matched.kinds), 'weight')} of a different type: {name} is {labels.both(here, there)}"
-        yield unfit("dtype", words, "quantise or convert both in the same way", matched.kinds)
+        message = f"{count(len(matched.kinds), 'weight')} of a different type: {name} is {labels.both(here, there)}"
+        yield unfit("dtype", message, "quantise or convert both in the same way", matched.kinds)
 
 
 def _parts(matched: Matched, other: Side, labels: Labels) -> Iterator[Difference]:
@@ -170,12 +170,12 @@ def _parts(matched: Matched, other: Side, labels: Labels) -> Iterator[Difference
 
 def _no_weights(side: Side, which: Which, label: str) -> Difference:
     if which == "model" and side.averages:
-        words, fix = f"{label} holds averaged (EMA) weights only", 'load those: which="ema"'
+        message, fix = f"{label} holds averaged (EMA) weights only", 'load those: which="ema"'
     elif which == "ema" and side.weights:
-        words, fix = f"{label} holds no averaged (EMA) weights", 'load the model\'s own: which="model"'
+        message, fix = f"{label} holds no averaged (EMA) weights", 'load the model\'s own: which="model"'
     else:
-        words, fix = f"{label} holds no weights of a model", "see what it holds: holdfast checkpoints inspect"
-    return unfit("no-weights", words, fix)
+        message, fix = f"{label} holds no weights of a model", "see what it holds: holdfast checkpoints inspect"
+    return unfit("no-weights", message, fix)
 
 
 def _notes(matched: Matched, side: Side, other: Side, labels: Labels) -> Iterator[str]:

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 from holdfast.checkpoints.formats.files import few
-from holdfast.checkpoints.matching.sides import Difference, Labels, as_tuple, unfit
-from holdfast.checkpoints.renames import Shape
+from holdfast.matching.renames import Shape
+from holdfast.matching.sides import Difference, Labels, as_tuple, unfit
 from holdfast.units import count
 
 Pair = tuple[int, int]
@@ -43,10 +43,10 @@ def meanings(shapes: Mismatches, order: Iterable[str], fitting: int, labels: Lab
 
 def _changed(pair: tuple[Shape, Shape]) -> dict[int, Pair] | None:
     """Which dimensions differ and how; None where their number does."""
-    one, other = pair
-    if len(one) != len(other):
+    left, other = pair
+    if len(left) != len(other):
         return None
-    return {axis: (a, b) for axis, (a, b) in enumerate(zip(one, other, strict=True)) if a != b}
+    return {axis: (a, b) for axis, (a, b) in enumerate(zip(left, other, strict=True)) if a != b}
 
 
 def _axes(pair: tuple[Shape, Shape]) -> set[int]:
@@ -72,16 +72,16 @@ def _positions(left: Mismatches, labels: Labels) -> list[Difference]:
         left, lambda name, pair: bool(_POSITIONS.search(name)) and len(_axes(pair)) == 1 and max(_axes(pair)) < len(pair[0]) - 1
     )
     differences = []
-    for (one, other), names in _by_pair(taken).items():
+    for (here, there), names in _by_pair(taken).items():
         flat = any(len(taken[name][0]) == 2 for name in names)
-        grids = _grid(one, flat=flat), _grid(other, flat=flat)
+        grids = _grid(here, flat=flat), _grid(there, flat=flat)
         if None not in grids:
-            words = f"different image or patch size: positions for {labels.both(f'{grids[0]} patches', grids[1])}"
+            message = f"different image or patch size: positions for {labels.both(f'{grids[0]} patches', grids[1])}"
             fix = "build the model for the image and patch size of the file, or interpolate the positions to the new grid"
         else:
-            words = f"different number of positions: {labels.both(f'{one:,}', f'{other:,}')}"
+            message = f"different number of positions: {labels.both(f'{here:,}', f'{there:,}')}"
             fix = "build the model with that number of positions, or leave the position embedding out and train it from scratch"
-        differences.append(unfit("positions", words, fix, names))
+        differences.append(unfit("positions", message, fix, names))
     return differences
 
 
@@ -104,12 +104,12 @@ def _vocabulary(left: Mismatches, labels: Labels) -> list[Difference]:
     differences = []
     for pair in sorted(rows):
         taken = _take(left, lambda _, shapes, pair=pair: _only(0, shapes) == pair)  # type: ignore[misc]
-        words = f"different vocabulary: {labels.both(f'{pair[0]:,} tokens', f'{pair[1]:,}')}"
+        message = f"different vocabulary: {labels.both(f'{pair[0]:,} tokens', f'{pair[1]:,}')}"
         fix = (
             "see first that both use the same tokenizer; then build the model with the tokens of the file, load, and make it "
             f"larger or smaller: model.resize_token_embeddings({pair[1]}) of Hugging Face"
         )
-        differences.append(unfit("vocabulary", words, fix, taken))
+        differences.append(unfit("vocabulary", message, fix, taken))
     return differences
 
 
@@ -118,14 +118,14 @@ def _inputs(left: Mismatches, order: list[str], labels: Labels) -> list[Differen
     outputs = Counter(pair for shapes in left.values() if (pair := (_changed(shapes) or {}).get(0)) is not None)
     taken = _take(left, lambda _, shapes: (pair := _only(1, shapes)) is not None and pair not in outputs)
     differences = []
-    for name, (one, other) in taken.items():
+    for name, (here, there) in taken.items():
         first = name == next((weight for weight in order if weight in taken or weight.endswith("weight")), name)
-        what = "input channels" if len(one) > 2 else "input features"
-        words = f"different {what}: {name} takes {labels.both(one[1], other[1])}"
+        what = "input channels" if len(here) > 2 else "input features"
+        message = f"different {what}: {name} takes {labels.both(here[1], there[1])}"
         if not first:
-            words += ", and nothing before it changed: images or sequences of a different size"
-        fix = f"build the model for {one[1]} {what}, or leave {_module(name)} out and train it from scratch"
-        differences.append(unfit("input", words, fix, (name,)))
+            message += ", and nothing before it changed: images or sequences of a different size"
+        fix = f"build the model for {here[1]} {what}, or leave {_module(name)} out and train it from scratch"
+        differences.append(unfit("input", message, fix, (name,)))
     return differences
 
 
@@ -136,14 +136,14 @@ def _head(left: Mismatches, labels: Labels) -> list[Difference]:
     if not taken:
         return []
     pairs = sorted(_by_pair(taken))
-    one, other = pairs[0]
-    together = all(a * other == b * one for a, b in pairs)  # box regression: four numbers for each class
+    here, there = pairs[0]
+    together = all(a * there == b * here for a, b in pairs)  # box regression: four numbers for each class
     what = "queries" if all("quer" in name for name in taken) else "classes" if any(map(_CLASSES.search, taken)) else "outputs"
     sizes = [labels.both(f"{a:,} {what}", f"{b:,}") for a, b in (pairs[:1] if together else pairs[:3])]
     modules = list(dict.fromkeys(_module(name) for name in taken))
-    words = f"the head {few(modules, 2)} has {'; '.join(sizes)}"
+    message = f"the head {few(modules, 2)} has {'; '.join(sizes)}"
     fix = f"load everything but that and train it from scratch: leave_out={as_tuple(modules)}"
-    return [unfit("head", words, fix, taken)]
+    return [unfit("head", message, fix, taken)]
 
 
 def _width(left: Mismatches, labels: Labels) -> Difference:
@@ -151,19 +151,19 @@ def _width(left: Mismatches, labels: Labels) -> Difference:
     pairs = Counter(pair for shapes in left.values() for pair in (_changed(shapes) or {}).values())
     common = [pair for pair, seen in pairs.most_common(3) if 4 * seen >= max(pairs.values())]
     widths = [", ".join(f"{pair[side]:,}" for pair in common) for side in (0, 1)]
-    words = (
+    message = (
         f"different architecture: layers of {labels.both(*widths)}" if common else "different architecture: most shapes differ"
     )
     fix = "build the model with the sizes of the file; weights of a different width cannot be loaded"
-    return unfit("width", words, fix, left)
+    return unfit("width", message, fix, left)
 
 
 def _others(left: Mismatches, labels: Labels) -> Difference:
-    shown = [f"{name} {list(one)} and {list(other)}" for name, (one, other) in left.items()]
-    words = f"{count(len(left), 'weight')} with a different shape: {few(shown, 2)} in {labels.one} and {labels.other}"
+    shown = [f"{name} {list(saved)} and {list(other)}" for name, (saved, other) in left.items()]
+    message = f"{count(len(left), 'weight')} with a different shape: {few(shown, 2)} in {labels.one} and {labels.other}"
     modules = list(dict.fromkeys(map(_module, left)))
     fix = f"build the model as the file was saved, or leave them out: leave_out={as_tuple(modules)}"
-    return unfit("shape", words, fix, left)
+    return unfit("shape", message, fix, left)
 
 
 def _by_pair(taken: Mapping[str, tuple[Shape, Shape]]) -> dict[Pair, list[str]]:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 from transformers import BertConfig, BertForSequenceClassification, BertModel, GPT2Config, GPT2LMHeadModel, GPT2Model
 
-from holdfast.checkpoints.renames import WRAPPERS, Rename, find_rename
+from holdfast.matching.renames import WRAPPERS, Rename, find_rename
 
 TINY_BERT = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 TINY_GPT2 = {"vocab_size": 40, "n_positions": 12, "n_embd": 16, "n_layer": 2, "n_head": 2}

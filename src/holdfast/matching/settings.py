@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.checkpoints.contents import Opaque
 from holdfast.checkpoints.formats.files import few
-from holdfast.checkpoints.matching.sides import Difference, Labels, OptimizerState, Side, Stops
+from holdfast.matching.sides import Difference, Labels, OptimizerState, Side, Stops
 from holdfast.units import count
 
 _NO_MATTER = re.compile(
@@ -33,8 +33,8 @@ class Meaning:
     stops: Stops = ""
 
 
-def _means(keys: str, words: str, kind: str, stops: Stops = "") -> Meaning:
-    return Meaning(re.compile(keys), words, kind, stops)
+def _means(keys: str, message: str, kind: str, stops: Stops = "") -> Meaning:
+    return Meaning(re.compile(keys), message, kind, stops)
 
 
 MEANINGS = (  # the first that knows a key says it
@@ -111,13 +111,13 @@ MEANINGS = (  # the first that knows a key says it
 
 
 def setting_differences(
-    one: Mapping[str, Any], other: Mapping[str, Any], labels: Labels, *, tell_lone: bool = True
+    before: Mapping[str, Any], other: Mapping[str, Any], labels: Labels, *, tell_lone: bool = True
 ) -> list[Difference]:
     """What differs between two sets of settings. Those that only one side has are told in one line, and only if they are few."""
-    if not one or not other:
+    if not before or not other:
         return []
     differences, unknown, lone = [], [], []
-    for path, here, there in differing(one, other):
+    for path, here, there in differing(before, other):
         if any(value is _ABSENT or value is None for value in (here, there)):
             lone.append(path)
             continue
@@ -127,12 +127,12 @@ def setting_differences(
             unknown.append((path, values))
             continue
         what, _, then = meaning.words.partition(": ")
-        words = f"{what} ({values})" + (f": {then}" if then else "")
+        message = f"{what} ({values})" + (f": {then}" if then else "")
         fix = f"set {path} to {show(here)}, as it was trained" if meaning.stops else ""
-        differences.append(Difference(kind=meaning.kind, words=words, stops=meaning.stops, fix=fix, names=(path,)))
+        differences.append(Difference(kind=meaning.kind, words=message, stops=meaning.stops, fix=fix, names=(path,)))
     differences.sort(key=lambda difference: (difference.stops != "use", difference.kind))
     differences += [Difference(kind="setting", words=values, names=(path,)) for path, values in unknown]
-    if tell_lone and lone and len(lone) <= len(_flat(one)) // 2:
+    if tell_lone and lone and len(lone) <= len(_flat(before)) // 2:
         differences.append(
             Difference(kind="setting", words=f"{count(len(lone), 'setting')} only on one side: {few(lone)}", names=tuple(lone))
         )
@@ -147,9 +147,9 @@ def meaning_of(path: str) -> Meaning | None:
     return named or next(under, None)
 
 
-def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def differing(before: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Paths whose values differ. The same key deeper in the one than in the other is found if there is only one of it."""
-    here, there = _flat(one), _flat(other)
+    here, there = _flat(before), _flat(other)
     here, there = _aligned(here, there), _aligned(there, here)
     for path in dict.fromkeys((*here, *there)):
         a, b = here.get(path, _ABSENT), there.get(path, _ABSENT)
@@ -182,22 +182,22 @@ def _flat(settings: Any, path: str = "") -> dict[str, Any]:
     return values
 
 
-def same(one: Any, other: Any) -> bool:
+def same(here: Any, other: Any) -> bool:
     """Whether two values mean the same: lists and tuples, 1 and 1.0, a number and its text."""
-    if one is _ABSENT or other is _ABSENT:
-        return one is other
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return {str(key) for key in one} == {str(key) for key in other} and all(
-            same(value, {str(key): there for key, there in other.items()}[str(name)]) for name, value in one.items()
+    if here is _ABSENT or other is _ABSENT:
+        return here is other
+    if isinstance(here, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(here) == len(other) and all(map(same, here, other))
+    if isinstance(here, Mapping) and isinstance(other, Mapping):
+        return {str(key) for key in here} == {str(key) for key in other} and all(
+            same(item, {str(key): there for key, there in other.items()}[str(name)]) for name, item in here.items()
         )
-    if isinstance(one, bool) or isinstance(other, bool):
-        return bool(one is other or str(one).lower() == str(other).lower())
-    both = _number(one), _number(other)
+    if isinstance(here, bool) or isinstance(other, bool):
+        return bool(here is other or str(here).lower() == str(other).lower())
+    both = _number(here), _number(other)
     if both[0] is not None and both[1] is not None:
         return abs(both[0] - both[1]) <= 1e-9 * max(abs(both[0]), abs(both[1]))
-    return bool(one == other) or str(one) == str(other)
+    return bool(here == other) or str(here) == str(other)
 
 
 def _number(value: Any) -> float | None:
@@ -219,7 +219,7 @@ def show(value: Any) -> str:
     return text if len(text) <= _LONG else f"{text[: _LONG - 1]}…"
 
 
-_TOLD = ("lr", "initial_lr", "weight_decay", "betas", "momentum", "eps", "nesterov", "amsgrad")
+_COMPARED = ("lr", "initial_lr", "weight_decay", "betas", "momentum", "eps", "nesterov", "amsgrad")
 _FULL = ("optimizer", "scheduler", "scaler", "rng", "loader")
 
 
@@ -239,12 +239,12 @@ def training_differences(side: Side, other: Side, labels: Labels) -> Iterator[Di
 def _holdings(side: Side, other: Side, labels: Labels) -> Iterator[Difference]:
     lacking = [part for part in _FULL if part in other.holds and part not in side.holds]
     if "optimizer" in lacking:
-        words = f"{labels.one} holds no {', '.join(lacking)}: a training cannot be resumed exactly from it"
+        message = f"{labels.one} holds no {', '.join(lacking)}: a training cannot be resumed exactly from it"
         fix = "choose a full checkpoint, or start a new training from its weights, with warm-up"
-        yield Difference(kind="weights-only", words=words, stops="resume", fix=fix)
+        yield Difference(kind="weights-only", words=message, stops="resume", fix=fix)
     elif lacking:
-        words = f"{labels.one} holds no {', '.join(lacking)}, and {labels.other} does: a resumed training will differ there"
-        yield Difference(kind="less-state", words=words)
+        message = f"{labels.one} holds no {', '.join(lacking)}, and {labels.other} does: a resumed training will differ there"
+        yield Difference(kind="less-state", words=message)
 
 
 def optimizer_differences(here: OptimizerState, there: OptimizerState, labels: Labels) -> Iterator[Difference]:
@@ -270,13 +270,13 @@ def optimizer_differences(here: OptimizerState, there: OptimizerState, labels: L
 def _group_settings(here: OptimizerState, there: OptimizerState, labels: Labels) -> Iterator[Difference]:
     """What is set otherwise; of several groups the first that differs is told."""
     changed: dict[str, str] = {}
-    for key in _TOLD:
-        for one, other in zip(here.settings, there.settings, strict=True):
-            if key in one and key in other and not same(one[key], other[key]):
-                changed.setdefault(key, f"{key} {labels.both(show(one[key]), show(other[key]))}")
+    for key in _COMPARED:
+        for before, other in zip(here.settings, there.settings, strict=True):
+            if key in before and key in other and not same(before[key], other[key]):
+                changed.setdefault(key, f"{key} {labels.both(show(before[key]), show(other[key]))}")
     if changed:
-        words = f"optimizer settings differ: {', '.join(changed.values())}; the loaded values are used"
-        yield Difference(kind="optimizer-setting", words=words, names=tuple(changed))
+        message = f"optimizer settings differ: {', '.join(changed.values())}; the loaded values are used"
+        yield Difference(kind="optimizer-setting", words=message, names=tuple(changed))
 
 
 def _against_model(side: Side, other: Side) -> Iterator[Difference]:
@@ -288,12 +288,14 @@ def _against_model(side: Side, other: Side) -> Iterator[Difference]:
     for state in side.optimizers:
         strange = [list(shape) for shape in Counter(state.shapes) - parameters]
         if strange:
-            words = f"the optimizer's state belongs to different parameters, such as {few(strange)}: load the weights without it"
-            yield Difference(kind="optimizer", words=words)
+            message = (
+                f"the optimizer's state belongs to different parameters, such as {few(strange)}: load the weights without it"
+            )
+            yield Difference(kind="optimizer", words=message)
         elif state.parameters < total:
-            words = f"the optimizer trained {state.parameters:,} of the model's {total:,} parameters: the rest was frozen"
-            yield Difference(kind="optimizer", words=words)
+            message = f"the optimizer trained {state.parameters:,} of the model's {total:,} parameters: the rest was frozen"
+            yield Difference(kind="optimizer", words=message)
 
 
-def _stopping(words: str, fix: str) -> Difference:
-    return Difference(kind="optimizer", words=words, stops="resume", fix=fix)
+def _stopping(message: str, fix: str) -> Difference:
+    return Difference(kind="optimizer", words=message, stops="resume", fix=fix)
