@@ -90,9 +90,9 @@ def _non_finite(finding: Finding, at: _Place) -> str:
 
 def _divergence(finding: Finding, at: _Place) -> str:
     evidence = finding.evidence
-    return (
-        f"{finding.series} rose at {at(evidence['onset'])} and stayed high: {short(evidence['best'])} → {short(evidence['end'])}"
-    )
+    live = "best" not in evidence  # seen while it trained
+    before, after = (short(evidence[name]) for name in (("normal", "loss") if live else ("best", "end")))
+    return f"{finding.series or 'loss'} rose at {at(evidence['onset'])} and stayed high: {before} → {after}"
 
 
 def _collapse(finding: Finding, at: _Place) -> str:
