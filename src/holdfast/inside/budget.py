@@ -75,10 +75,6 @@ class Budget:
             metric.cost = (metric.cost + seconds) / 2
         elif metric.samples > 1:  # the first one includes warm-up: compiling, writing names
             metric.cost = seconds
-            if metric.with_update:
-                sampled_at = metric.next_step - _MIN_INTERVAL  # the next step was set before the cost was known
-                metric.next_step = sampled_at + self.interval(name)
-                self._plan(sampled_at)
 
     def due(self, name: str, step: int) -> bool:
         """Whether to sample this metric at this step; true at most once a step."""
@@ -91,18 +87,14 @@ class Budget:
         now = time.monotonic()
         early = step < metric.first_step
         metric.next_step = metric.first_step if early else step + self.interval(name)
-        self._plan(step)
+        soonest = min(other.next_step for other in self.metrics.values() if other.with_update)
+        if self.meeting:
+            soonest = min(soonest, step - step % self.meeting + self.meeting)
+        self.next_step = 0 if self.always_done else soonest
         if early or (not meets and step > _OPENING_STEPS and now - metric.last_time < self._pause(now)):
             return False
         metric.last_time = now
         return True
-
-    def _plan(self, step: int) -> None:
-        """Work out the next step at which something is due."""
-        soonest = min(metric.next_step for metric in self.metrics.values() if metric.with_update)
-        if self.meeting:
-            soonest = min(soonest, step - step % self.meeting + self.meeting)
-        self.next_step = 0 if self.always_done else soonest
 
     def note(self, step: int, loss: float, lr: float) -> None:
         """Look closer at the next step if the loss spikes or the LR drops."""
