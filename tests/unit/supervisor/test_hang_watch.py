@@ -85,7 +85,7 @@ def test_a_run_whose_folder_was_moved_is_not_taken_for_a_hang(hung: RunFolder, m
     wait_until(lambda: looks)
     hung.path.rename(hung.path.with_name("moved"))
     before = len(looks)
-    wait_until(lambda: len(looks) > before + 40 or found)  # each a tenth of a second: a hang is told after ten
+    wait_until(lambda: len(looks) > before + 40 or found)  # each a tenth of a second: a hang is reported after ten
     hangs.finish()
     assert not found
 

@@ -140,7 +140,7 @@ def open_deepspeed(path: Path) -> Contents:
         contents.trouble("torn", "The folder has no model states: the save was interrupted.", "use an older one")
     missing = missing_ranks(r"zero_pp_rank_(\d+)_mp_rank_\d+.*optim", names)
     if missing:
-        message = f"The optimizer states of {few(missing)} are missing: the save was interrupted or a file was left out."
+        message = f"The optimizer states of {few(missing)} are missing: the save was interrupted or a file was not copied."
         contents.trouble("torn", message, "use an older one, or copy it again")
     return contents
 

@@ -20,7 +20,7 @@ def recognise(listing: Listing, named: str | None) -> float | None:
     """How sure it is that these are shards with images."""
     shards = listing.named_or_all(named, ".tar")
     for shard in shards:
-        with contextlib.suppress(OSError, ValueError):  # a damaged one is told when it is read
+        with contextlib.suppress(OSError, ValueError):  # a damaged one is reported when it is read
             return 0.97 if any(suffix(name) in IMAGES for name in tar_members(str(listing.root / shard))) else None
     return 0.3 if shards else None
 
