@@ -17,6 +17,13 @@ def found(code: str, **evidence: object) -> Finding:
     return Finding(code, step=120, severity="critical", evidence={"onset": 100, **evidence})
 
 
+def test_what_a_loop_does_not_allow_is_no_bug_of_holdfast() -> None:
+    limit = {"what": "guard", "error": "no torch optimizer", "limit": True}
+    assert diagnose([Finding("holdfast-degraded", step=1, severity="info", evidence=limit)]).causes == ()
+    error = {"what": "guard", "error": "KeyError: 7"}
+    assert "error-of-holdfast" in diagnose([Finding("holdfast-degraded", step=1, evidence=error)]).causes
+
+
 def test_a_weight_beyond_all_numbers_is_said_as_the_journal_holds_it() -> None:
     evidence = {"parameter": "fc", "onset": 22, "seen_at": 76, "weight_norm_before": 1.8, "weight_norm": float("inf")}
     row = Finding("non-finite-weights", step=80, evidence=evidence).as_row()

@@ -55,6 +55,7 @@ NO_PERMISSION = Cause(
     code="no-permission",
     seen_by=("checkpoint-not-saved", "holdfast-degraded"),
     signs=("write-refused",),
+    ruled_out_by=("not-possible-here",),
     because="The folder belongs to someone else, or is read-only.",
     likely=0.2,
     fixes=(Fix("check ls -ld FOLDER and findmnt -T FOLDER; write to your own folder"),),
