@@ -36,11 +36,13 @@ def test_a_segmentation_fault_leaves_its_stack_and_the_last_step(tmp_path: Path)
 
 RAISES = """
 import torch
+torch.manual_seed(0)
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(20):
     model(torch.randn(8, 4)).square().mean().backward()
     optimizer.step()
+    optimizer.zero_grad()
 raise KeyError("val")
 """
 
@@ -49,6 +51,15 @@ def test_a_cause_is_as_sure_on_the_terminal_as_in_diagnose(tmp_path: Path) -> No
     said = run(tmp_path, "--name", "a", PYTHON, "-c", RAISES).stderr
     assert "  possible cause: The script raised it" in said and "One sample is malformed" not in said
     assert "possible cause: mistake in the script" in typed("diagnose", "a", folder=tmp_path).stdout
+
+
+def test_an_error_and_a_rise_of_the_loss_before_it_have_a_cause_each(tmp_path: Path) -> None:
+    never_zeroed = RAISES.replace("    optimizer.zero_grad()\n", "").replace("manual_seed(0)", "manual_seed(5)")
+    run(tmp_path, "--name", "a", PYTHON, "-c", never_zeroed)
+    shown = json.loads(typed("diagnose", "a", "--json", folder=tmp_path).stdout)["runs"][0]
+    causes = {code: one["cause"] for one in reversed(shown["diagnoses"]) for code in one["findings"]}
+    assert causes["loss-divergence"] == causes["gradients-not-zeroed"] == "zero-grad-missing"
+    assert causes["script-error"] == "mistake-in-the-script"
 
 
 NAN_CRASHES = """

@@ -169,7 +169,12 @@ def _once(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _together(findings: Iterable[Finding], length: int) -> list[list[Finding]]:
-    """Findings by when they began, those of the machine apart. An info stays with what happened beside it, else it is alone."""
+    """Findings by when they began; those of the machine apart, and so an error of the script: it has a traceback of its own.
+    An info stays with what happened beside it, else it is alone.
+    """
+    findings = list(findings)
+    raised = [[finding] for finding in findings if finding.code == "script-error"]
+    findings = [finding for finding in findings if finding.code != "script-error"]
     groups: list[list[Finding]] = []
     close = max(_TOGETHER_SHARE * length, min(_TOGETHER_STEPS, 0.25 * length))
     for finding in sorted(findings, key=lambda one: (one.code in _OF_MACHINE, one.onset)):
@@ -179,4 +184,4 @@ def _together(findings: Iterable[Finding], length: int) -> list[list[Finding]]:
         else:
             groups.append([finding])
     alone = [[one] for group in groups for one in group if all(other.severity == "info" for other in group)]
-    return [group for group in groups if any(one.severity != "info" for one in group)] + alone
+    return [group for group in groups if any(one.severity != "info" for one in group)] + raised + alone

@@ -77,6 +77,7 @@ def signs(
         "input-non-finite": "non-finite-input" in codes,
         "stays-bad": "non-finite-weights" in codes,
         "clipped": evidence.get("clip_norm") is not None,
+        "gradients-not-zeroed": any(code == "gradients-not-zeroed" for code in (*codes, *(row.get("code") for row in around))),
         "not-clipped": "gradient-explosion" in codes and evidence.get("clip_norm") is None,
     }
     by_name |= dict.fromkeys(signs_of_findings(findings), True)

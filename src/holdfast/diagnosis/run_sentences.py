@@ -165,6 +165,10 @@ def _server(finding: Finding) -> str:
     return f"{evidence['server']} stopped answering: {evidence['error']}"
 
 
+def _not_zeroed(finding: Finding) -> str:
+    return f"the gradients of the first {finding.evidence['updates']:,} updates were added up, none was zeroed"
+
+
 def _torn(finding: Finding) -> str:
     return f"{_shown(finding.evidence['path'])} is incomplete: {finding.evidence['why']}"
 
@@ -214,6 +218,7 @@ def ended(finding: Finding) -> str:
 SENTENCES: dict[str, Callable[[Finding], str]] = {
     "parameters-not-trained": _untrained,
     "dead-units": _dead,
+    "gradients-not-zeroed": _not_zeroed,
     "gradient-vanishing": _vanishing,
     "constant-predictions": _constant,
     "unshuffled-data": _unshuffled,

@@ -247,7 +247,8 @@ DYING_RELU = Cause(
 )
 ZERO_GRAD_MISSING = Cause(
     code="zero-grad-missing",
-    seen_by=("gradients-not-zeroed",),
+    seen_by=("gradients-not-zeroed", "loss-divergence", "loss-oscillation", "gradient-explosion", "not-learning"),
+    needs=("gradients-not-zeroed",),
     because="Each backward pass adds to the gradients of all passes before it: `optimizer.zero_grad()` is missing.",
     likely=0.9,
     fixes=(Fix("call optimizer.zero_grad() before each backward pass, or after each step"),),
