@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,21 +13,34 @@ from holdfast.diagnosis.run_sentences import ended
 from holdfast.signals.curves import Curves
 
 Evidence = Mapping[str, Any]
+Place = Callable[[int], str]  # a step in words
 
 
 def sentence(finding: Finding, curves: Curves) -> str:
     """The finding in words; for a code without words of its own, its evidence."""
-    finding, words, of_run = finding.with_numbers(), _SENTENCES.get(finding.code), OF_RUNS.get(finding.code)
+    finding = finding.with_numbers()
     if "ended" in finding.evidence:  # how a command died, whatever it is called
         return ended(finding)
-    try:
-        if words is not None:
-            return words(finding, _Place(curves, finding))
-        if of_run is not None:
-            return of_run(finding)
-    except KeyError:  # evidence of another detector of the same symptom
-        pass
+    words = _worded(finding, _Place(curves, finding))
+    if words is not None:
+        return words
     return _of_reflex(finding) if "parameter" in finding.evidence else _of_evidence(finding)
+
+
+def sentence_of(code: str, step: int | None, evidence: Evidence) -> str | None:
+    """The sentence of a finding in a journal; None if there is none, or its evidence is missing."""
+    return _worded(Finding(code, step=step or 0, evidence=evidence).with_numbers(), lambda step: f"step {step:,}")
+
+
+def _worded(finding: Finding, at: Place) -> str | None:
+    """By what is known of the curve, or of the run; evidence of another detector of the same symptom has neither."""
+    with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+        if (of_curve := _SENTENCES.get(finding.code)) is not None:
+            return of_curve(finding, at)
+    with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+        if (of_run := OF_RUNS.get(finding.code)) is not None:
+            return of_run(finding)
+    return None
 
 
 def _of_reflex(finding: Finding) -> str:
@@ -80,7 +94,7 @@ class _Place:
         return f"step {step:,}"
 
 
-def _non_finite(finding: Finding, at: _Place) -> str:
+def _non_finite(finding: Finding, at: Place) -> str:
     evidence = finding.evidence
     tail = "it recovered later" if evidence["recovered"] else "it did not recover"
     return (
@@ -88,27 +102,27 @@ def _non_finite(finding: Finding, at: _Place) -> str:
     )
 
 
-def _divergence(finding: Finding, at: _Place) -> str:
+def _divergence(finding: Finding, at: Place) -> str:
     evidence = finding.evidence
     live = "best" not in evidence  # seen while it trained
     before, after = (short(evidence[name]) for name in (("normal", "loss") if live else ("best", "end")))
     return f"{finding.series or 'loss'} rose at {at(evidence['onset'])} and stayed high: {before} → {after}"
 
 
-def _collapse(finding: Finding, at: _Place) -> str:
+def _collapse(finding: Finding, at: Place) -> str:
     evidence = finding.evidence
     best, now = short(evidence["best"]), short(evidence["now"])
     return f"{finding.series} fell from {best} ({at(evidence['best_step'])}) to {now}, since {at(evidence['onset'])}"
 
 
-def _overfitting(finding: Finding, at: _Place) -> str:
+def _overfitting(finding: Finding, at: Place) -> str:
     evidence = finding.evidence
     best, now = short(evidence["best"]), short(evidence["now"])
     trained = f"the training loss went from {short(evidence['train_then'])} to {short(evidence['train_now'])}"
     return f"{finding.series} was best at {at(evidence['best_step'])} ({best}) and is {now} now, while {trained}"
 
 
-def _not_learning(finding: Finding, at: _Place) -> str:  # noqa: ARG001 - all are called alike
+def _not_learning(finding: Finding, at: Place) -> str:  # noqa: ARG001 - all are called alike
     evidence = finding.evidence
     if "start" not in evidence:
         return f"{finding.series} never got above {short(evidence['best'])}"
@@ -119,24 +133,25 @@ def _not_learning(finding: Finding, at: _Place) -> str:  # noqa: ARG001 - all ar
     return f"{finding.series or 'loss'} ends where it started: {short(evidence['start'])} → {short(evidence['end'])}{chance}"
 
 
-def _oscillation(finding: Finding, at: _Place) -> str:  # noqa: ARG001 - all are called alike
+def _oscillation(finding: Finding, at: Place) -> str:  # noqa: ARG001 - all are called alike
     evidence = finding.evidence
     share = 100 * evidence["median_move"] / max(evidence["level"], 1e-12)
     return f"{finding.series} changes by {share:.0f} % between evaluations without improving"
 
 
-def _spike(finding: Finding, at: _Place) -> str:
+def _spike(finding: Finding, at: Place) -> str:
     evidence = finding.evidence
     came = "recovered" if evidence["recovered"] else "did not recover"
     name, usual, top = finding.series or "loss", short(evidence["normal"]), short(evidence["loss"])
     return f"{name} jumped from {usual} to {top} at {at(evidence['onset'])}, and {came}"
 
 
-_SENTENCES: dict[str, Callable[[Finding, _Place], str]] = {
+_SENTENCES: dict[str, Callable[[Finding, Place], str]] = {
     "non-finite-loss": _non_finite,
     "non-finite-gradient": _non_finite,
     "loss-divergence": _divergence,
     "metric-collapse": _collapse,
+    "metric-decline": _collapse,
     "overfitting": _overfitting,
     "not-learning": _not_learning,
     "underfitting": _not_learning,

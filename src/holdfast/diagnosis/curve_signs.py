@@ -163,9 +163,9 @@ def _of_ends(curves: Curves) -> Iterable[Sign]:
     if train is None or len(train) < 20:
         return
     fall, late = float(np.mean(train[:3]) - np.mean(train[-3:])), train[-len(train) // 5 :]
-    half = len(late) // 2
-    if fall > 0 and float(np.median(late[:half]) - np.median(late[half:])) > _STILL * fall:
-        yield "still-falling", f"the training loss was still falling at the end ({late[0]:.3g} → {late[-1]:.3g})"
+    before, after = (float(np.median(part)) for part in np.array_split(late, 2))
+    if fall > 0 and before - after > _STILL * fall:
+        yield "still-falling", f"the training loss was still falling at the end (median {before:.3g} → {after:.3g})"
     val = None if curves.val_loss is None else curves.val_loss.finite().values
     if val is not None and len(val) >= 10 and _jumps(val) > _SMOOTHER * _jumps(train):
         yield "train-is-smooth", "the training loss moves far less from point to point than the validation loss"

@@ -131,7 +131,7 @@ def _finding(event: Event, *, brief: bool) -> str:
 
 def _in_words(event: Event) -> str | None:
     """The sentence of `holdfast diagnose`; None if there is none, or its evidence is missing."""
-    from holdfast.diagnosis.run_sentences import sentence_of
+    from holdfast.diagnosis.curve_sentences import sentence_of
 
     if event.code in ("checkpoint-torn", "checkpoint-non-finite"):  # `checkpoint_words` has more to say
         return None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from holdfast.detectors.finding import Finding
 from holdfast.units import count, size
@@ -165,6 +164,52 @@ def _server(finding: Finding) -> str:
     return f"{evidence['server']} stopped answering: {evidence['error']}"
 
 
+def _exploding(finding: Finding) -> str:
+    evidence = finding.evidence
+    if "normal" in evidence:
+        return f"the gradient norm is {evidence['norm']:.3g} since step {evidence['onset']:,} (normally {evidence['normal']:.3g})"
+    return f"the gradient norm was {evidence['norm']:.3g}; the update was clipped to {evidence['limit']:.3g}"
+
+
+def _clipping(finding: Finding) -> str:
+    evidence = finding.evidence
+    low, high = evidence["suggested"]
+    clipped = f"{100 * evidence['clipped_fraction']:.0f} % of the updates are clipped at {evidence['limit']:.3g}"
+    return f"{clipped}; the gradient norm is normally {evidence['normal']:.3g}: a limit of {low:.2g} to {high:.2g} would fit"
+
+
+def _scaler(finding: Finding) -> str:
+    evidence = finding.evidence
+    fell = f"the loss scale is {evidence['scale']:.3g} (it was up to {evidence['highest_scale']:.3g})"
+    return f"{fell}, and {100 * evidence['skipped_fraction']:.0f} % of the steps were skipped"
+
+
+def _metric(finding: Finding) -> str:
+    evidence = finding.evidence
+    best = f"it was {evidence['best']:.3g} at step {evidence['best_step']:,}"
+    values = evidence["values"][-4:] if "values" in evidence else (evidence["before"], evidence["value"])
+    became = "got worse" if values[-1] > values[0] else "fell"
+    return f"{evidence['split']} {evidence['metric']} {became}: {' → '.join(f'{value:.3g}' for value in values)}; {best}"
+
+
+def _out_of_memory(finding: Finding) -> str:
+    evidence = finding.evidence
+    needed = f"needed {size(evidence['asked_for'])}" if "asked_for" in evidence else "memory ran out"
+    free = f", {size(evidence['free'])} free" if "free" in evidence else ""
+    batch = f", batch {evidence['batch_size']:,}" if evidence.get("batch_size") else ""
+    parts = f", in {evidence['parts']} parts" if evidence["parts"] > 1 else ""
+    why = f"; the step was not repeated: {evidence['not_repeated_because']}" if "not_repeated_because" in evidence else ""
+    return f"{needed}{free}{batch}{parts}{why}"
+
+
+def _not_saved(finding: Finding) -> str:
+    evidence = finding.evidence
+    times = f" ({evidence['in_a_row']} times in a row)" if evidence.get("in_a_row", 1) > 1 else ""
+    return (
+        f"could not save to {_shown(evidence['path'] if 'path' in evidence else evidence['folder'])}{times}: {evidence['error']}"
+    )
+
+
 def _not_zeroed(finding: Finding) -> str:
     return f"the gradients of the first {finding.evidence['updates']:,} updates were added up, none was zeroed"
 
@@ -219,6 +264,16 @@ SENTENCES: dict[str, Callable[[Finding], str]] = {
     "parameters-not-trained": _untrained,
     "dead-units": _dead,
     "gradients-not-zeroed": _not_zeroed,
+    "gradient-explosion": _exploding,
+    "clipping-every-step": _clipping,
+    "clipping-never": _clipping,
+    "scaler-collapse": _scaler,
+    "metric-decline": _metric,
+    "metric-collapse": _metric,
+    "gpu-out-of-memory": _out_of_memory,
+    "host-out-of-memory": _out_of_memory,
+    "disk-full": _not_saved,
+    "checkpoint-not-saved": _not_saved,
     "gradient-vanishing": _vanishing,
     "constant-predictions": _constant,
     "unshuffled-data": _unshuffled,
@@ -245,12 +300,3 @@ SENTENCES: dict[str, Callable[[Finding], str]] = {
     "loader-stall": _hung,
     "collective-stall": _hung,
 }
-
-
-def sentence_of(code: str, step: int | None, evidence: Mapping[str, Any]) -> str | None:
-    """The sentence of a finding in a journal; None if there is none, or its evidence is missing."""
-    words = SENTENCES.get(code)
-    try:
-        return None if words is None else words(Finding(code, step=step or 0, evidence=evidence).with_numbers())
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None

@@ -179,7 +179,7 @@ def _notice(row: dict[str, Any]) -> Notice | None:
     code, severity = str(row.get("code")), str(row.get("severity"))
     if row.get("kind") != "finding" or severity not in ("warning", "critical") or code == _OWN:
         return None
-    from holdfast.diagnosis.run_sentences import sentence_of
+    from holdfast.diagnosis.curve_sentences import sentence_of
     from holdfast.probe.words import finding_words, plain
 
     evidence = row.get("evidence") or {}

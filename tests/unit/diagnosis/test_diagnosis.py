@@ -1,20 +1,55 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
+import pytest
 
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.causes import BY_CODE, CAUSES, Fix
-from holdfast.diagnosis.curve_sentences import sentence
+from holdfast.diagnosis.curve_sentences import sentence, sentence_of
 from holdfast.diagnosis.diagnosis import diagnose
 from holdfast.diagnosis.ranking import rank
-from holdfast.diagnosis.run_sentences import sentence_of
 from holdfast.signals.curves import Curve, Curves
 
 
 def found(code: str, **evidence: object) -> Finding:
     return Finding(code, step=120, severity="critical", evidence={"onset": 100, **evidence})
+
+
+@pytest.mark.parametrize(
+    ("code", "evidence", "words"),
+    [
+        (
+            "gpu-out-of-memory",
+            {"asked_for": 375 << 20, "free": 179 << 20, "batch_size": 24000, "parts": 1},
+            "needed 375 MiB, 179 MiB free, batch 24,000",
+        ),
+        (
+            "gradient-explosion",
+            {"norm": 512.0, "limit": 4.0, "loss": 2.0, "lr": 0.1},
+            "the gradient norm was 512; the update was clipped to 4",
+        ),
+        (
+            "metric-collapse",
+            {"onset": 901, "metric": "acc", "split": "val", "value": 0.1, "before": 0.9, "best": 0.92, "best_step": 700},
+            "val acc fell: 0.9 → 0.1; it was 0.92 at step 700",
+        ),
+        (
+            "disk-full",
+            {"folder": "checkpoints", "error": "the disk is full", "in_a_row": 2},
+            "could not save to checkpoints (2 times in a row): the disk is full",
+        ),
+        (
+            "loss-spike",
+            {"onset": 1210, "loss": 31.0, "normal": 0.5, "recovered": True},
+            "loss jumped from 0.5 to 31 at step 1,210, and recovered",
+        ),
+    ],
+)
+def test_the_journal_says_a_finding_as_a_sentence(code: str, evidence: dict[str, Any], words: str) -> None:
+    assert sentence_of(code, 1220, evidence) == words
 
 
 def test_what_a_loop_does_not_allow_is_no_bug_of_holdfast() -> None:
