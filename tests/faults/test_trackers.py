@@ -216,7 +216,7 @@ def test_mlflow_with_a_locked_database_and_a_killed_server_loses_nothing(
     answer = holdfast(place, "sync", "a", MLFLOW_TRACKING_URI=uri)
     assert answer.returncode == 0 and "and the report sent (http://" in answer.stdout, answer.stderr
     check_mlflow(uri)
-    assert "nothing is left" in holdfast(place, "sync", "a", MLFLOW_TRACKING_URI=uri).stdout
+    assert "nothing left to send" in holdfast(place, "sync", "a", MLFLOW_TRACKING_URI=uri).stdout
 
 
 def test_mlflow_killed_in_the_middle_with_its_sender_has_each_step_once(
@@ -264,7 +264,7 @@ def test_wandb_offline_holds_steps_findings_and_the_report(place: Path) -> None:
     assert [row["step"] for row in there["rows"] if "train/loss" in row] == list(range(120))
     assert any("val/acc" in row for row in there["rows"])
     assert "non-finite-loss" in there["tags"] and there["alerts"] and "report" in there["artifacts"]
-    assert "nothing is left" in holdfast(place, "sync", "a", WANDB_MODE="offline").stdout
+    assert "nothing left to send" in holdfast(place, "sync", "a", WANDB_MODE="offline").stdout
 
 
 def test_wandb_without_a_login_says_so_and_the_run_goes_on(place: Path) -> None:

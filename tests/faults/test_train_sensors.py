@@ -74,7 +74,7 @@ def test_a_regression_on_simulated_events_starts_from_the_encoder_of_the_pretrai
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         printed.append(done.stdout)
-    assert "taken encoder (" in printed[1] and "not taken heads.filled (" in printed[1]
+    assert "loaded encoder (" in printed[1] and "not loaded heads.filled (" in printed[1]
     mae, tuned = (rows(tmp_path / "runs" / name) for name in ("mae", "tuned"))
     assert float(mae[-1]["val_loss"]) < 0.8 * float(mae[0]["val_loss"])
     assert float(tuned[-1]["energy_mae"]) < 0.5 * 0.375, "0.375 is the error of the mean"

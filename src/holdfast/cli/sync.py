@@ -84,7 +84,7 @@ def _sync(run: RunFolder, name: str) -> dict[str, Any]:
             fix = (
                 error.fix if isinstance(error, HoldfastError) else f"holdfast sync {run.target} --to {name} sends the rest later"
             )
-            raise CannotSend(f"not all was sent to {name}: {sender.failed(error)}", fix=fix) from None
+            raise CannotSend(f"not everything was sent to {name}: {sender.failed(error)}", fix=fix) from None
     new = {key: cursor.content[key] - before[key] for key in ("values", "notices")}
     return {
         "tracker": name,
@@ -103,6 +103,6 @@ def _say(answer: dict[str, Any], *, as_json: bool) -> None:
     what = (
         f"{', '.join(parts[:-1])} and {parts[-1]} sent"
         if answer["values"] or answer["notices"] or answer["report"]
-        else "nothing is left"
+        else "nothing left to send"
     )
     print(f"{answer['tracker']}: {what} ({answer['at']})")

@@ -128,7 +128,7 @@ def _show(drawn: Drawn) -> None:
         console.print(line.append(f"{count:,} drawn", "not bold default"), soft_wrap=True)
     others = sum(not sample.marks for sample in drawn.samples)
     if others:
-        console.print(Text(f"{'':10}{others:,} drawn without a finding, of all splits and classes (seed {drawn.wish.seed})"))
+        console.print(Text(f"{'':10}{others:,} drawn without findings, from all splits and classes (seed {drawn.wish.seed})"))
     for note in drawn.notes:
         console.print(Text(f"note: {note}", "dim"))
     sys.stdout.flush()

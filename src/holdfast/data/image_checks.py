@@ -143,7 +143,7 @@ def pair_problems(files: Sequence[str], splits: Sequence[str], exact: Iterable[P
                 later = list(dict.fromkeys(files[second] for _, second in some))
                 examples = [[files[first], files[second]] for first, second in some[:MOST_CASES]]
                 between = f" ({splits[first]} and {splits[other]})" if kind == leak else ""
-                example = f"{files[other]} is {files[first]}{between}"
+                example = f"{files[other]} matches {files[first]}{between}"
                 yield problem(kind, count=len(later), files=later, example=example, pairs=examples)
 
 

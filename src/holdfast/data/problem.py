@@ -16,7 +16,7 @@ WORST_FIRST: tuple[Severity, ...] = ("critical", "warning", "info")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fault: its stable code, how bad it is, what it is in words ("boxes without area: {count}"), and what to do."""
+    """A kind of fault: its stable code, how bad it is, what it is in words ("boxes with zero area: {count}"), and what to do."""
 
     code: str
     severity: Severity
@@ -68,7 +68,7 @@ class Problem:
         """All cases that are remembered, one a line."""
         if self.cases:
             return self.cases
-        pairs = [f"{later} is {first}" for first, later in self.evidence.get("pairs", ())]
+        pairs = [f"{later} matches {first}" for first, later in self.evidence.get("pairs", ())]
         rows = [f"{file}: row {row:,}" for file, some in self.evidence.get("in_files", {}).items() for row in some]
         return pairs or rows or self.files or [self.example]
 

@@ -173,7 +173,7 @@ class TextCounts:
                     example = f"{len(both):,} of {len(hashes[other]):,} long lines of {other} are in {earlier}"
                     first, second = (self._places(texts[split], both) for split in (earlier, other))
                     shown = [[first[line], second[line]] for line in second if line in first][:_MOST_CASES]
-                    cases = [f"{file}:{row + 1} is {before}:{at + 1}" for (before, at), (file, row) in shown]
+                    cases = [f"{file}:{row + 1} matches {before}:{at + 1}" for (before, at), (file, row) in shown]
                     yield problem("split-leak lines", count=len(both), files=files, example=example, cases=cases, shown=shown)
 
     def _places(self, texts: list[_Text], wanted: set[bytes]) -> dict[bytes, Place]:

@@ -65,9 +65,9 @@ def _why(ended: Ended, seconds: float, memory: int | None) -> str | None:
     if ended.how == DONE:
         return None
     if ended.how == TIMED_OUT:
-        return f"not done in {seconds:.0f} s (after: {ended.stage or 'start'})"
+        return f"not finished in {seconds:.0f} s (last stage: {ended.stage or 'start'})"
     if ended.how == TOO_LARGE:
-        return f"took more than {size(memory or 0)} of memory (after: {ended.stage})"
+        return f"took more than {size(memory or 0)} of memory (last stage: {ended.stage})"
     lines = [line.strip() for line in ended.errors.splitlines()]
     named = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Compiler|Missing|Failed)\w*:", line)]
     return (named[-1] if named else ended.last_output)[:200]

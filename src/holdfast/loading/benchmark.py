@@ -264,7 +264,7 @@ class _Measuring:
         for setting in search.settings():
             kept = self._took(search.best) + self._took(search.own) if self._request.seconds >= _ENOUGH else 0.0
             if self._left < self._took(search.best) + kept:
-                report.notes.append("the time limit came before all settings were tried: raise it with --time-limit")
+                report.notes.append("the time limit was reached before all settings were tried: raise it with --time-limit")
                 break
             self._try(report, setting)
         for setting in search.again():

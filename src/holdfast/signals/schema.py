@@ -74,8 +74,8 @@ def _string(name: str, description: str) -> Column:
     return Column(name, Kind.STRING, description)
 
 
-_STEP = _int("step", "number of the step, from 0: how many steps the main optimizer has made before")
-_TIME = _float("time", "when it was recorded, in seconds since 1970")
+_STEP = _int("step", "number of the step, from 0: steps that the main optimizer made before it")
+_TIME = _float("time", "time of recording, in seconds since 1970")
 
 STEPS = Table(
     name="steps",
@@ -83,27 +83,27 @@ STEPS = Table(
     empty_because="no optimizer has stepped yet. Rows appear with the first `optimizer.step()` of the script.",
     columns=(
         _STEP,
-        _int("epoch", "epochs of the training loader that were complete before this batch; missing without a loader"),
+        _int("epoch", "epochs of the training loader completed before this batch; missing without a loader"),
         _TIME,
-        _float("loss", "the loss given to `backward`, unscaled; summed over the `backward` calls of the step"),
+        _float("loss", "the loss passed to `backward`, unscaled; summed over the `backward` calls of the step"),
         _float("lr", "learning rate of the first parameter group"),
-        _float("grad_norm", "norm of all gradients together, before clipping, unscaled"),
-        _float("weight_norm", "norm of all weights together (sampled)"),
-        _float("update_ratio", "size of the update against the size of the weights, on a sample of them (sampled)"),
-        _float("step_seconds", "time since the end of the previous step, without evaluation"),
-        _float("data_seconds", "the part of it that was spent waiting for the training loader"),
+        _float("grad_norm", "global gradient norm, before clipping, unscaled"),
+        _float("weight_norm", "norm of all weights (sampled)"),
+        _float("update_ratio", "norm of the update over norm of the weights, for a subset of the weights (sampled)"),
+        _float("step_seconds", "time since the end of the previous step, excluding evaluation"),
+        _float("data_seconds", "part of `step_seconds` spent waiting for the training loader"),
         _int("samples", "samples drawn from the training loader for this step"),
         _int("skipped", "1 if the gradient scaler skipped the update"),
         _float("scale", "the gradient scaler's scale; missing without a scaler"),
-        _int("gpu_allocated", "bytes that tensors hold on this rank's GPU"),
-        _int("gpu_reserved", "bytes that the caching allocator holds on this rank's GPU"),
+        _int("gpu_allocated", "bytes allocated by tensors on this rank's GPU"),
+        _int("gpu_reserved", "bytes reserved by the caching allocator on this rank's GPU"),
         _int("host_rss", "resident memory of the process, in bytes"),
-        _int("gpu_peak", "largest gpu_allocated since the start or since the script reset it"),
-        _int("workers_rss", "resident memory of the loader's worker processes together, in bytes"),
-        _int("non_finite", "gradients (tensors) that hold NaN or Inf"),
-        _int("backwards", "`backward` calls that made this step's gradients"),
-        _float("clip_norm", "the limit given to `clip_grad_norm_`; missing if the script does not clip"),
-        _float("holdfast_seconds", "what Holdfast itself cost this step, in seconds of the training thread"),
+        _int("gpu_peak", "peak of `gpu_allocated` since the start, or since the script reset it"),
+        _int("workers_rss", "total resident memory of the loader workers, in bytes"),
+        _int("non_finite", "number of gradient tensors with NaN or Inf"),
+        _int("backwards", "`backward` calls in this step"),
+        _float("clip_norm", "`max_norm` of `clip_grad_norm_`; missing if the script does not clip"),
+        _float("holdfast_seconds", "overhead of Holdfast in this step, in seconds of the training thread"),
     ),
 )
 
@@ -113,8 +113,8 @@ GROUPS = Table(
     empty_because="no optimizer has stepped yet. Rows appear with the first step and whenever a learning rate changes.",
     columns=(
         _STEP,
-        _int("optimizer", "number of the optimizer in the training; 0 is the main one"),
-        _int("group", "number of the group in `optimizer.param_groups`"),
+        _int("optimizer", "index of the optimizer in the training; 0 is the main optimizer"),
+        _int("group", "index of the group in `optimizer.param_groups`"),
         _float("lr", "learning rate from this step on"),
         _float("weight_decay", "weight decay from this step on"),
     ),
@@ -123,69 +123,69 @@ GROUPS = Table(
 PARAMETERS = Table(
     name="parameters",
     a_row_is="one parameter's gradient at a sampled step, or at any step if it was not finite",
-    empty_because="no step was sampled yet: per-parameter norms are the first thing that a small budget reduces. "
-    "Raise it with `holdfast run --budget 5%`.",
+    empty_because="no step was sampled yet. A small budget reduces per-parameter norms first: "
+    "raise it with `holdfast run --budget 5%`.",
     columns=(
         _STEP,
         _string("name", "the parameter's name in its model"),
         _float("grad_norm", "norm of its gradient"),
         _float("grad_max", "largest absolute value in its gradient"),
-        _float("weight_norm", "norm of its weights (sampled)"),
-        _int("non_finite", "values in its gradient that are NaN or Inf"),
+        _float("weight_norm", "norm of the parameter (sampled)"),
+        _int("non_finite", "number of NaN and Inf values in its gradient"),
     ),
 )
 
 UNTRAINED = Table(
     name="untrained",
-    a_row_is="one parameter that was not updated at a sampled step; written when that changes",
+    a_row_is="one parameter that was not updated at a sampled step; written when its state changes",
     empty_because="every parameter of the model is trained, or no step was sampled yet.",
     columns=(
         _STEP,
         _string("name", "the parameter's name in its model"),
-        _string("why", "frozen, no-gradient or no-optimizer (no optimizer holds it); trained when it is updated again"),
+        _string("why", "frozen, no-gradient or no-optimizer (in no optimizer); trained once it is updated again"),
         _int("position", "index of the parameter, in the order of `model.parameters()`"),
-        _int("of", "number of parameters of the model"),
+        _int("of", "number of parameters in the model"),
     ),
 )
 
 INPUTS = Table(
     name="inputs",
-    a_row_is="one field of a sampled batch, of the training or of an evaluation",
+    a_row_is="one field of a sampled training or evaluation batch",
     empty_because="the script draws no batches from a `torch.utils.data.DataLoader`, or none was sampled yet. "
     "Batches in host memory are sampled, within the budget.",
     columns=(
         _STEP,
-        _string("split", "train, or val for a batch of an evaluation"),
-        _int("source", "number of the data set it came from; 0 is the training set"),
+        _string("split", "train, or val for an evaluation batch"),
+        _int("source", "index of its data set; 0 is the training set"),
         _string("field", "the field's name or position in the batch"),
         _float("mean", "mean of the sampled values"),
-        _float("deviation", "their standard deviation"),
-        _float("lowest", "the smallest of them"),
-        _float("highest", "the largest of them"),
+        _float("deviation", "standard deviation of the sampled values"),
+        _float("lowest", "smallest sampled value"),
+        _float("highest", "largest sampled value"),
         _int("samples", "samples of the batch that were read"),
-        _int("distinct", "how many of them are distinct"),
-        _int("known", "how many of them were seen before in a training batch"),
+        _int("distinct", "how many of these samples are distinct"),
+        _int("known", "how many of these samples occurred in an earlier training batch"),
         _float(
             "entropy",
-            "of integers (labels, tokens): entropy of their frequencies so far; else missing",
+            "for integers (labels, tokens): entropy of their frequencies so far; otherwise missing",
         ),
-        _float("known_share", "fraction of the training data that was read so far; missing if its size is unknown"),
-        _int("repeats", "at the start of an epoch: how many epochs in a row started with this batch; else missing"),
+        _float("known_share", "fraction of the training data read so far; missing if its size is unknown"),
+        _int("repeats", "at the start of an epoch: how many epochs in a row started with this batch; otherwise missing"),
     ),
 )
 
 MODULES = Table(
     name="modules",
     a_row_is="one module's forward or backward pass in a sampled step",
-    empty_because="no step was sampled yet: modules are timed on sampled steps, within the budget. "
-    "Raise it with `holdfast run --budget 5%`; a model compiled as a whole shows only its outermost module.",
+    empty_because="no step was sampled yet. Modules are timed on sampled steps, within the budget: "
+    "raise it with `holdfast run --budget 5%`. A fully compiled model shows only its outermost module.",
     columns=(
         _STEP,
-        _string("module", "the module's name in its model; `(model)` is the whole"),
+        _string("module", "the module's name in its model; `(model)` is the whole model"),
         _string("stage", "forward or backward"),
-        _float("seconds", "how long it took; on a GPU, time on the device"),
-        _int("gpu_allocated", "bytes that tensors hold on the GPU when it ended"),
-        _int("host_rss", "resident memory of the process when it ended, in bytes"),
+        _float("seconds", "duration; on a GPU, device time"),
+        _int("gpu_allocated", "bytes allocated by tensors on the GPU at its end"),
+        _int("host_rss", "resident memory of the process at its end, in bytes"),
         _TIME,
     ),
 )
@@ -193,18 +193,18 @@ MODULES = Table(
 EVALUATIONS = Table(
     name="evaluations",
     a_row_is="one metric of one evaluation",
-    empty_because="no evaluation was seen. Losses computed between `model.eval()` and `model.train()` under `no_grad` are "
-    "recorded by themselves, and metrics that the script prints (`val_acc 0.94`) under `holdfast run`; anything else with "
-    '`run.log(accuracy=0.9, split="val")`.',
+    empty_because="no evaluation was detected. Losses computed between `model.eval()` and `model.train()` under `no_grad` are "
+    "recorded automatically, and under `holdfast run` also metrics that the script prints (`val_acc 0.94`). Record anything else "
+    'with `run.log(accuracy=0.9, split="val")`.',
     columns=(
         _STEP,
-        _int("epoch", "the epoch of the training when it was evaluated"),
-        _string("split", "which data: val, train, test, …"),
-        _string("name", "the metric's name; `loss` for a loss that Holdfast measured itself"),
-        _float("value", "its value; a loss is the mean over the samples"),
+        _int("epoch", "training epoch at the time of the evaluation"),
+        _string("split", "val, train, test, …"),
+        _string("name", "name of the metric; `loss` for a loss that Holdfast measured itself"),
+        _float("value", "value of the metric; a loss is the mean over the samples"),
         _int("samples", "number of samples; missing if unknown"),
         _TIME,
-        _int("printed", "1 if it was read from what the script printed, 0 if it was measured"),
+        _int("printed", "1 if it was parsed from the script's output, 0 if it was measured"),
     ),
 )
 
@@ -214,9 +214,9 @@ LOADER = Table(
     empty_because="the script draws no batches from a `torch.utils.data.DataLoader`, or less than a second has passed.",
     columns=(
         _STEP,
-        _int("worker", "number of the worker; -1 when the loader runs in the training process"),
+        _int("worker", "index of the worker; -1 if the loader runs in the training process"),
         _float("wait_seconds", "time the training waited for this loader since the previous row"),
-        _int("queue", "batches that are ready"),
+        _int("queue", "batches that are ready and waiting"),
         _int("rss", "resident memory of the worker process, in bytes"),
         _TIME,
         _int("pid", "process id of the worker"),
@@ -227,13 +227,13 @@ LOADER = Table(
 
 PROCESSES = Table(
     name="processes",
-    a_row_is="one process of the run, every few seconds, seen from outside",
-    empty_because="nothing watches from outside: rows are written by `holdfast run`, or by the side process of `holdfast.watch`.",
+    a_row_is="one process of the run, sampled from outside every few seconds",
+    empty_because="no watcher is running: `holdfast run`, or the side process of `holdfast.watch`, writes these rows.",
     columns=(
         _TIME,
         _int("pid", "process id"),
         _int("parent", "process id of the parent"),
-        _string("command", "the start of its command line"),
+        _string("command", "start of its command line"),
         _string("state", "running, sleeping, disk-sleep, stopped, zombie"),
         _int("rss", "resident memory, in bytes"),
         _float("cpu", "CPU cores in use since the previous row: 1.0 is one core"),
@@ -243,13 +243,13 @@ PROCESSES = Table(
 
 GPUS = Table(
     name="gpus",
-    a_row_is="one GPU of the machine, every few seconds, seen from outside",
-    empty_because="no NVIDIA driver answered on this machine, or nothing watches from outside.",
+    a_row_is="one GPU of the machine, sampled from outside every few seconds",
+    empty_because="no NVIDIA driver responded on this machine, or no watcher is running.",
     columns=(
         _TIME,
-        _int("gpu", "number of the GPU"),
-        _string("name", "its name"),
-        _float("utilisation", "fraction of the time in which a kernel ran, 0 to 1"),
+        _int("gpu", "index of the GPU"),
+        _string("name", "name of the GPU"),
+        _float("utilisation", "fraction of the time in which a kernel was running, 0 to 1"),
         _int("memory_used", "bytes in use by all processes"),
         _int("memory_total", "total bytes"),
         _float("temperature", "degrees Celsius"),
@@ -259,13 +259,13 @@ GPUS = Table(
 
 COLLECTIVES = Table(
     name="collectives",
-    a_row_is="one collective of `torch.distributed` that the script called; with several ranks also every second `backward`",
-    empty_because="the script called no collective of `torch.distributed` itself. "
-    "The ones that DistributedDataParallel starts inside `backward` are not listed one by one: `backward` holds them all.",
+    a_row_is="one `torch.distributed` collective called by the script; with several ranks also `backward` of every second step",
+    empty_because="the script itself called no `torch.distributed` collective. "
+    "Collectives that DistributedDataParallel starts inside `backward` are not listed singly: `backward` includes them.",
     columns=(
         _STEP,
         _string("operation", "all_reduce, broadcast, barrier, …; backward for a whole backward pass"),
-        _int("bytes", "bytes of this rank's tensors in it"),
+        _int("bytes", "bytes of this rank's tensors in the call"),
         _float("seconds", "duration of the call"),
         _TIME,
     ),
@@ -273,27 +273,27 @@ COLLECTIVES = Table(
 
 STACKS = Table(
     name="stacks",
-    a_row_is="one frame of one thread's stack, each time stacks were taken",
-    empty_because="no stack was taken of this run. `holdfast backtrace` takes them while it lives.",
+    a_row_is="one frame of one thread's stack in one stack dump",
+    empty_because="this run has no stack dump. `holdfast backtrace` takes one while the run is alive.",
     columns=(
         _TIME,
         _int("pid", "process id"),
-        _int("rank", "rank of the process, or the rank it works for"),
+        _int("rank", "rank of the process; a loader worker has the rank that it serves"),
         _string("role", "role of the process: rank 0, rank 0 loader worker 1, torchrun, …"),
-        _int("worker", "number of a loader's worker"),
+        _int("worker", "index of the loader worker"),
         _string("state", "state of the process: running, sleeping, stopped, gone"),
-        _int("thread", "id of the thread in the system"),
+        _int("thread", "system id of the thread"),
         _string("thread_name", "the thread's name"),
-        _int("holds_gil", "1 if the thread holds the interpreter lock"),
+        _int("holds_gil", "1 if the thread holds the GIL"),
         _int("active", "1 if the thread is computing, 0 if it is waiting"),
-        _string("call", "the system call that the thread waits in, and its file"),
+        _string("call", "system call in which the thread waits, and its file"),
         _int("depth", "0 is the innermost frame"),
-        _string("func", "function"),
-        _string("file", "file; of a native frame the library"),
-        _int("lineno", "line; 0 if unknown"),
+        _string("func", "function name"),
+        _string("file", "file; for a native frame, the library"),
+        _int("lineno", "line number; 0 if unknown"),
         _int("native", "1 for a frame of C or C++ code"),
-        _string("locals", "requested locals, as JSON"),
-        _string("by", "what read the stack: py-spy, faulthandler, or nobody"),
+        _string("locals", "requested local variables, as JSON"),
+        _string("by", "reader of the stack: py-spy, faulthandler, or nobody"),
         _string("problem", "why the process could not be read from outside"),
     ),
 )

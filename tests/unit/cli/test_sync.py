@@ -17,7 +17,7 @@ def test_a_recorded_run_is_sent_once_and_then_nothing_is_left(training: Callable
     assert first.code == 0 and first.out.startswith(
         "tensorboard: 180 values, 0 findings and the report sent (tensorboard --logdir "
     )
-    assert "nothing is left" in holdfast("sync", "digits").out, "the tracker is known from the first time"
+    assert "nothing left to send" in holdfast("sync", "digits").out, "the tracker is known from the first time"
     answer = json.loads(holdfast("sync", "--json").out)
     assert answer["run"] == "digits" and answer["sent"][0]["values"] == 0
 

@@ -42,7 +42,7 @@ def test_sound_data_exits_0_and_says_so(tmp_path: Path) -> None:
 def test_something_critical_exits_1_with_the_place_and_the_fix(tmp_path: Path) -> None:
     answer = typed(with_faults(tmp_path / "set"))
     assert answer.exit_code == 1
-    for words in ("box-zero-area", "boxes without area: 1", "labels/train/train03.txt:1", "fix: remove them", "label-missing"):
+    for words in ("box-zero-area", "boxes with zero area: 1", "labels/train/train03.txt:1", "fix: remove them", "label-missing"):
         assert words in answer.stdout
     assert "1 critical, 1 warning" in answer.stderr
 
@@ -71,7 +71,7 @@ def test_all_lists_every_case_with_its_file(tmp_path: Path) -> None:
     plain, every = typed(folder).stdout, typed(folder, "--all").stdout
     assert [place in plain for place in places] == [True, False, False]
     assert all(place in every for place in places) and "e.g." not in every
-    assert "images/val/val01.jpg is images/val/val00.jpg" in every
+    assert "images/val/val01.jpg matches images/val/val00.jpg" in every
     problems = json.loads(typed(folder, "--all", "--json").stdout)["problems"]
     cases = {problem["code"]: problem["cases"] for problem in problems}
     assert [case.split(" ")[0] + " " for case in cases["box-zero-area"]] == places

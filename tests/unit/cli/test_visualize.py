@@ -28,7 +28,7 @@ def test_it_says_what_was_drawn_and_where_and_finds_no_fault_with_that(tmp_path:
     answer = typed("set", "--samples", 8)
     assert answer.exit_code == 0, answer.stderr
     assert answer.stdout.split("\n")[0].split() == ["critical", "box-zero-area", "1", "drawn"]
-    assert "7 drawn without a finding" in answer.stdout
+    assert "7 drawn without findings" in answer.stdout
     assert "wrote set-samples.html: 8 samples" in answer.stderr
     assert (tmp_path / "set-samples.html").is_file()
 

@@ -110,4 +110,4 @@ def test_compiling_is_measured_with_its_graph_breaks_and_the_smaller_last_batch(
 def test_a_step_of_the_users_own_and_a_limit_of_time(here: Path) -> None:
     assert measure("made_for_compile:step", "eager", seconds=120).step_seconds
     late = measure("made_for_compile:step", "max-autotune", seconds=2)
-    assert late.failed is not None and "not done in 2 s" in late.failed and MODES[-1] == "max-autotune"
+    assert late.failed is not None and "not finished in 2 s" in late.failed and MODES[-1] == "max-autotune"

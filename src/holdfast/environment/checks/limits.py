@@ -35,7 +35,7 @@ def ask(machine: Machine, *, infiniband: Path = _INFINIBAND, core_pattern: Path 
         _core(limits["core"][0], core_pattern),
     ]
     reported = [verdict for verdict in verdicts if verdict is not None]
-    return together(reported) if reported else ok(f"{facts['nofile']} open files; no other limit matters", **facts)
+    return together(reported) if reported else ok(f"{facts['nofile']} open files; no limit is too low", **facts)
 
 
 def _files(soft: int, hard: int) -> Verdict | None:

@@ -117,7 +117,7 @@ def _table() -> str:
     for tap in TAPS:
         rows.setdefault((tap.sees, tap.when), []).append(f"`{tap.target}`")
     lines = [f"| {', '.join(names)} | {sees} | {when} |" for (sees, when), names in rows.items()]
-    return "\n".join(["| wrapped | what is seen there | when |", "|---|---|---|", *lines]) + "\n"
+    return "\n".join(["| wrapped | recorded there | when |", "|---|---|---|", *lines]) + "\n"
 
 
 if __name__ == "__main__":

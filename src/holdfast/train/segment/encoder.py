@@ -86,14 +86,14 @@ def build(backbone: str, imgsz: int, weights: str, *, experts: int, deep_supervi
         hub = timm().get_pretrained_cfg(backbone).hf_hub_id if timm().is_model(backbone) else None
         try:
             file = from_hub(hub) if hub else None
-            source = f"{hub}: the encoder; the decoder is new" if file else source
+            source = f"{hub}: loaded the encoder; the decoder is initialised at random" if file else source
         except UsageError as error:
             source = f"none: every layer is initialised at random, since {error.problem}"
     elif weights != "none":
         file = Path(weights) if Path(weights).exists() else from_hub(weights)
         tensors = read_weights(file)
         whole = tensors if any(tensor.startswith("decoder.") for tensor in tensors) else whole
-        source = f"{weights}: {'all of the model' if whole else 'the encoder; the decoder is new'}"
+        source = f"{weights}: loaded {'the whole model' if whole else 'the encoder; the decoder is initialised at random'}"
     encoder = TimmEncoder(backbone, imgsz, weights=None if whole else file)
     model = Segmenter(encoder, experts=experts, deep_supervision=deep_supervision)
     if whole:

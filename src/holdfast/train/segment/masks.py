@@ -67,7 +67,7 @@ def split_up(data: ImageSet) -> tuple[list[MaskedImage], list[MaskedImage], str]
     folders = Counter(folder_of_masks(mask) for entry in data.entries for mask in entry.masks)
     folder = max(folders, key=lambda name: ("instance" not in name.lower(), folders[name]), default="")
     entries = [entry for entry in data.entries if any(folder_of_masks(mask) == folder for mask in entry.masks)]
-    notes = [f"masks in {folder}/, all but 0 is foreground"]
+    notes = [f"masks in {folder}/; non-zero pixels are foreground"]
     if len(data.entries) > len(entries):
         notes.append(f"{len(data.entries) - len(entries)} images without a mask are skipped")
     validated = [entry for entry in entries if entry.split == "val"]

@@ -64,7 +64,7 @@ def same_preprocessing(settings: SensorsSettings) -> tuple[Channel, ...] | None:
             pairs = zip(names, was.normalisation, adopted.normalisation, strict=True)
             differences = "; ".join(f"{name} {_shown(old)} there, {_shown(new)} here" for name, old, new in pairs if old != new)
             problem = f"channel {channel.name} is normalised differently in {source}: {differences}."
-            raise UsageError(problem, fix="use its values, or leave offset and scale out: they are taken from there")
+            raise UsageError(problem, fix="use its values, or leave offset and scale out: that run's values are used")
         channels.append(adopted)
     return tuple(channels)
 
@@ -96,21 +96,21 @@ def _other_array(source: Path, was: str, wanted: str) -> UsageError:
 
 
 def load_pretrained(model: Any, source: Path) -> str:
-    """Load what fits, and say what was taken, what was not, and what is new."""
+    """Load the tensors that fit; return a line with what was loaded, what was not, and what is new."""
     from holdfast.train.detect.weights import read_weights
 
     path = best_checkpoint(source / "checkpoints") or source
     tensors = {name: value for name, value in read_weights(path).items() if name.startswith(("encoder.", "heads."))}
     own = model.state_dict()
-    taken = {name: value for name, value in tensors.items() if name in own and own[name].shape == value.shape}
-    missing = [name for name in own if name.startswith("encoder.") and name not in taken]
+    loaded = {name: value for name, value in tensors.items() if name in own and own[name].shape == value.shape}
+    missing = [name for name in own if name.startswith("encoder.") and name not in loaded]
     if missing:
         problem = f"the encoder in {path} does not fit: {len(missing)} parameters differ, such as {missing[0]}."
         raise UsageError(problem, fix="the same array, --width and --depth as there, or --weights none")
-    model.load_state_dict({**own, **taken})
-    parts = [f"taken {_parts(taken)}"]
-    parts += [f"not taken {_parts(left)}"] if (left := [name for name in tensors if name not in taken]) else []
-    parts += [f"new {_parts(new)}"] if (new := [name for name in own if name not in taken]) else []
+    model.load_state_dict({**own, **loaded})
+    parts = [f"loaded {_parts(loaded)}"]
+    parts += [f"not loaded {_parts(left)}"] if (left := [name for name in tensors if name not in loaded]) else []
+    parts += [f"new {_parts(new)}"] if (new := [name for name in own if name not in loaded]) else []
     return f"{path}: {'; '.join(parts)}"
 
 

@@ -52,7 +52,7 @@ def test_weights_of_the_encoder_and_of_the_whole_model_are_taken_from_a_file(tmp
     assert torch.equal(model.encoder.body["layer1"][0].conv1.weight, whole.layer1[0].conv1.weight)
     torch.save({"backbone": "resnet10t", "num_experts": 2, "imgsz": 64, "state_dict": model.state_dict()}, tmp_path / "model.pt")
     again, source = made("resnet10t", weights=str(tmp_path / "model.pt"))
-    assert "all of the model" in source
+    assert "the whole model" in source
     for loaded in (again, load_model(tmp_path / "model.pt")):
         assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in model.state_dict().items())
     with pytest.raises(UsageError, match="do not fit"):
