@@ -22,7 +22,7 @@ class Seeded:
     missing: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"seeded with {self.seed}: random, numpy, torch on all devices; loader workers take theirs from it"]
+        lines = [f"seeded with {self.seed}: random, numpy, torch on all devices; loader workers are seeded from torch"]
         if self.deterministic:
             lines.append("deterministic kernels: often a few per cent slower, some operations several times")
         lines += [f"not done: {what}" for what in self.missing]

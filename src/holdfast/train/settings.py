@@ -55,7 +55,7 @@ class TrainSettings:
     epochs: int = _setting(100, "passes over the training data", least=1)
     batch_size: int | str = _setting(16, "samples per update over all devices, before accumulation; auto: what fits", least=1)
     accumulate: int = _setting(1, "batches per update: effective batch = batch size × accumulate", least=1)
-    lr0: float | None = _setting(None, "peak learning rate; default: what suits the architecture", least=1e-12)
+    lr0: float | None = _setting(None, "peak learning rate; default: depends on the architecture", least=1e-12)
     lrf: float = _setting(0.01, "final learning rate, as a fraction of lr0", least=0.0, most=1.0)
     scheduler: str = _setting("cosine", "learning rate schedule", choices=("cosine", "linear", "step", "constant"))
     optimizer: str = _setting("adamw", "optimizer", choices=("adamw", "sgd"))
@@ -64,8 +64,8 @@ class TrainSettings:
     warmup_epochs: float = _setting(5.0, "epochs over which learning rate and momentum warm up", least=0.0)
     warmup_momentum: float = _setting(0.8, "momentum at the start of the warm-up", least=0.0, most=0.9999)
     max_grad_norm: float = _setting(10.0, "clip the gradient norm; 0 switches clipping off", least=0.0)
-    patience: int = _setting(20, "stop after so many epochs without a better metric; 0: never", least=0)
-    ema: float = _setting(0.9998, "decay of the averaged weights that are evaluated; 0: none", least=0.0, most=0.999999)
+    patience: int = _setting(20, "stop after this many epochs without a better metric; 0: never", least=0)
+    ema: float = _setting(0.9998, "decay of the averaged weights (EMA), which are evaluated; 0: none", least=0.0, most=0.999999)
     half: str = _setting("none", "mixed precision", choices=("none", "bf16", "fp16"))
     compile: str = _setting("none", "torch.compile mode", choices=("none", "default", "reduce-overhead", "max-autotune"))
     device: str = _setting("auto", "cpu, 0, 0,1 or auto; two or more start torchrun (cpu,cpu: two CPU ranks)")
@@ -73,8 +73,8 @@ class TrainSettings:
     workers: int = _setting(4, "loader workers per device", least=0)
     cache: str = _setting("false", "keep resized images in memory or on disk", choices=("ram", "disk", "false"))
     seed: int = _setting(0, "seed of initialisation, order and augmentation", least=0)
-    save_period: int = _setting(5, "keep the checkpoint of every so many epochs; 0: only best and last", least=0)
-    save_minutes: float = _setting(10.0, "minutes between two checkpoints within an epoch; 0: only at its end", least=0.0)
+    save_period: int = _setting(5, "keep one checkpoint per this many epochs; 0: only best and last", least=0)
+    save_minutes: float = _setting(10.0, "minutes between checkpoints within an epoch; 0: only at its end", least=0.0)
     project: str = _setting("runs", "folder that holds the runs")
     name: str = _setting("", "name of the run; default: task and time")
     policy: str = _setting("heal", "what Holdfast may do", choices=("observe", "guard", "heal"))
@@ -133,9 +133,9 @@ class DetectSettings(TrainSettings):
     degrees: float = _setting(10.0, "rotation, in degrees", least=0.0, most=180.0)
     translate: float = _setting(0.1, "shift, as a fraction of the image", least=0.0, most=1.0)
     scale: float = _setting(0.5, "change of size, as a fraction", least=0.0, most=0.95)
-    fliplr: float = _setting(0.5, "probability of a mirror image", least=0.0, most=1.0)
-    mosaic: float = _setting(1.0, "probability of four images in one", least=0.0, most=1.0)
-    close_mosaic: int = _setting(10, "last epochs without mosaic", least=0)
+    fliplr: float = _setting(0.5, "probability of a horizontal flip", least=0.0, most=1.0)
+    mosaic: float = _setting(1.0, "probability of a mosaic of four images", least=0.0, most=1.0)
+    close_mosaic: int = _setting(10, "number of last epochs without mosaic", least=0)
 
     def __post_init__(self) -> None:
         TrainSettings.__post_init__(self)
@@ -153,18 +153,18 @@ class SegmentSettings(TrainSettings):
         "img_size": "imgsz",
         "stage2_batch_size": "batch_size",  # both stages have one batch size, that of the one that needs more memory
     }
-    data: str = _setting("", "data set: a folder with images/ and masks/; without a split val, a fifth of it is validated on")
+    data: str = _setting("", "data set: a folder with images/ and masks/; without a val split, a fifth is held out")
     lr0: float = _setting(1e-3, "peak learning rate of stage 1", least=1e-12)
     cache: str = _setting("false", "keep resized images and masks in memory", choices=("ram", "false"))
-    backbone: str = _setting("edgenext_base", "encoder: any model of timm that has features_only")
+    backbone: str = _setting("edgenext_base", "encoder: any timm model with features_only")
     num_experts: int = _setting(4, "small convolutional experts per scale of the decoder, weighted by a gate", least=1, most=64)
     imgsz: int = _setting(352, "image size in pixels, a multiple of 32", least=32)
-    stage1_epochs: int | None = _setting(None, "how many of the epochs have a frozen encoder; default: a tenth", least=0)
-    skip_stage1: bool = _setting(False, "train all of the model from the start")
+    stage1_epochs: int | None = _setting(None, "epochs with a frozen encoder, out of all epochs; default: a tenth", least=0)
+    skip_stage1: bool = _setting(False, "train the whole model from the start")
     stage2_lr: float | None = _setting(None, "peak learning rate of stage 2; default: half of lr0", least=1e-12)
-    min_lr: float | None = _setting(None, "final learning rate of stage 2; default: lrf of its peak", least=0.0)
-    progressive_unfreeze: bool = _setting(False, "train the encoder layer by layer in stage 2, the last one first")
-    deep_supervision: bool = _setting(True, "a loss at every scale of the decoder, not only at the last one")
+    min_lr: float | None = _setting(None, "final learning rate of stage 2; default: lrf times its peak", least=0.0)
+    progressive_unfreeze: bool = _setting(False, "unfreeze the encoder layer by layer in stage 2, the last layer first")
+    deep_supervision: bool = _setting(True, "a loss at every scale of the decoder, not only at the last")
     augment: bool = _setting(True, "augment the training images")
     hsv_h: float = _setting(0.015, "change of hue, as a fraction", least=0.0, most=1.0)
     hsv_s: float = _setting(0.4, "change of saturation, as a fraction", least=0.0, most=1.0)
@@ -172,8 +172,8 @@ class SegmentSettings(TrainSettings):
     degrees: float = _setting(15.0, "rotation, in degrees", least=0.0, most=180.0)
     translate: float = _setting(0.1, "shift, as a fraction of the image", least=0.0, most=1.0)
     scale: float = _setting(0.3, "change of size, as a fraction", least=0.0, most=0.95)
-    fliplr: float = _setting(0.5, "probability of a mirror image", least=0.0, most=1.0)
-    flipud: float = _setting(0.5, "probability of an image upside down", least=0.0, most=1.0)
+    fliplr: float = _setting(0.5, "probability of a horizontal flip", least=0.0, most=1.0)
+    flipud: float = _setting(0.5, "probability of a vertical flip", least=0.0, most=1.0)
 
     def __post_init__(self) -> None:
         TrainSettings.__post_init__(self)
@@ -214,36 +214,36 @@ class SensorsSettings(TrainSettings):
         "grad_clip": "max_grad_norm",
         "grad_accum_steps": "accumulate",
     }
-    objective: str = _setting("regress", "what is learned", choices=("mae", "regress", "inpaint"))
+    objective: str = _setting("regress", "training task", choices=("mae", "regress", "inpaint"))
     data: str = _setting(
         "", "training events: a .root, .parquet or .npz file, a folder of them, or a pattern such as 'run*.root'"
     )
     val: str = _setting("", "validation events; default: the last tenth of each training file")
     tree: str = _setting("", "tree in ROOT files; default: the largest")
     array: Mapping[str, Any] = _setting({}, "the sensor array: channels and faces, in the --config file, a YAML file, or JSON")
-    targets: Mapping[str, Any] = _setting({}, "what is regressed, by name; in the --config file, a YAML file, or JSON")
-    weights: str = _setting("none", "run or checkpoint of this command to start from: its encoder, and the heads that fit")
+    targets: Mapping[str, Any] = _setting({}, "regression targets by name; in the --config file, a YAML file, or JSON")
+    weights: str = _setting("none", "run or checkpoint of `train sensors` to start from: its encoder, and the heads that fit")
     batch_size: int | str = _setting(256, "events per update over all devices, before accumulation; auto: what fits", least=1)
     lr0: float = _setting(1e-3, "peak learning rate", least=1e-12)
     max_grad_norm: float = _setting(1.0, "clip the gradient norm; 0 switches clipping off", least=0.0)
-    ema: float = _setting(0.999, "decay of the averaged weights that are evaluated; 0: none", least=0.0, most=0.999999)
+    ema: float = _setting(0.999, "decay of the averaged weights (EMA), which are evaluated; 0: none", least=0.0, most=0.999999)
     workers: int = _setting(-1, "loader workers per device: 1, 2, 4 or 8; -1: up to 4, on ARM 1", least=-1)
-    num_threads: int = _setting(0, "threads that unpack data in each worker; 0: 1, on ARM 4", least=0)
-    chunksize: int = _setting(0, "events that are read at once; 0: 16 MiB of them, on ARM 4 MiB", least=0)
-    mask_ratio: float = _setting(0.6, "mae: fraction of the valid channels that is hidden", least=0.01, most=0.99)
+    num_threads: int = _setting(0, "decompression threads per worker; 0: 1, on ARM 4", least=0)
+    chunksize: int = _setting(0, "events per chunk; 0: 16 MiB of them, on ARM 4 MiB", least=0)
+    mask_ratio: float = _setting(0.6, "mae: fraction of the valid channels to hide", least=0.01, most=0.99)
     dead_fraction: float = _setting(
-        0.05, "inpaint: fraction of the valid channels that is hidden in training", least=0.001, most=0.9
+        0.05, "inpaint: fraction of the valid channels to hide in training", least=0.001, most=0.9
     )
-    loss_fn: str = _setting("smooth_l1", "loss, where a target has none of its own", choices=("smooth_l1", "l1", "mse"))
+    loss_fn: str = _setting("smooth_l1", "loss for targets without their own", choices=("smooth_l1", "l1", "mse"))
     loss_beta: float | None = _setting(
         None,
-        "error at which smooth_l1 turns from quadratic to linear, in a target's units; default: a tenth of its spread",
+        "error at which smooth_l1 turns from quadratic to linear, in the target's units; default: a tenth of its spread",
         least=0.0,
     )
-    width: int = _setting(64, "features of a token, a multiple of 8", least=8)
-    depth: int = _setting(4, "layers of the transformer", least=1)
-    save_predictions: str = _setting("none", "stream predictions to files of this format", choices=("none", "parquet", "root"))
-    save_interval: int = _setting(0, "epochs between two saves of predictions; 0: only those of the best weights", least=0)
+    width: int = _setting(64, "features per token, a multiple of 8", least=8)
+    depth: int = _setting(4, "transformer layers", least=1)
+    save_predictions: str = _setting("none", "stream predictions to files in this format", choices=("none", "parquet", "root"))
+    save_interval: int = _setting(0, "epochs between saves of predictions; 0: only those of the best weights", least=0)
 
     def __post_init__(self) -> None:
         TrainSettings.__post_init__(self)

@@ -29,7 +29,7 @@ REASONS = {
     "seed": Reason(
         steady="seed",
         code="not-seeded",
-        because="an unseeded random generator: seeding all at the start removes the difference",
+        because="an unseeded random generator: seeding all generators at the start removes the difference",
         fix="call holdfast.seed(42) before the model and the loaders are made",
     ),
     "workers": Reason(
