@@ -101,7 +101,7 @@ def _notes(measured: list[Measured]) -> list[Text]:
     for trial in compiled:
         if trial.partial_batch_graphs:
             took = duration(trial.partial_batch_seconds)
-            notes.append(f"a smaller last batch triggers a recompilation ({took}): use DataLoader(drop_last=True), or pad it")
+            notes.append(f"a smaller last batch is compiled separately ({took}): use drop_last=True, or pad it")
     if measured[0].device == "cpu":
         notes.append("reduce-overhead uses CUDA graphs: on a CPU it is the same as the default mode")
     notes += dict.fromkeys(note for trial in compiled for note in trial.notes)

@@ -64,7 +64,8 @@ class Senders:
         """Print a line for each tracker that does not take what it is sent."""
         for name in self._processes:
             if name != "notify" and (error := self._error(name)):
-                line = f"holdfast: not everything was sent to {name}: {error}; later: holdfast sync {self._run.target} --to {name}\n"
+                later = f"later: holdfast sync {self._run.target} --to {name}"
+                line = f"holdfast: not everything was sent to {name}: {error}; {later}\n"
                 with contextlib.suppress(OSError):
                     os.write(2, line.encode(errors="replace"))
 

@@ -135,7 +135,8 @@ def test_modes_are_shown_side_by_side_with_the_one_for_each_number_of_steps(caps
     default = Measured(mode="default", step_seconds=0.008, compile_seconds=20, graph_breaks=2, break_reasons=("print",))
     show([eager, default, Measured(mode="max-autotune", failed="not finished in 600 s (last stage: warm)")])
     out = capsys.readouterr().out
-    assert "10,001 steps" in out and "× 1.25" in out and "max-autotune: not finished in 600 s" in out and "the first: print" in out
+    assert "10,001 steps" in out and "× 1.25" in out and "the first: print" in out
+    assert "max-autotune: not finished in 600 s" in out
     assert "up to 10,001 steps                 eager" in out and "10,001 steps and more              default" in out
     assert max(map(len, out.splitlines())) <= 100
 

@@ -58,7 +58,8 @@ def test_regression_takes_the_encoder_and_lists_the_rest(mae: Path, capsys: pyte
     settings = {"objective": "regress", "weights": str(mae), "save_predictions": "parquet", "save_interval": 1, "epochs": 1}
     train(mae.parent, name="regress", **settings)
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("holdfast: weights:"))
-    assert "loaded encoder (" in line and "not loaded heads.filled" in line and "new heads.energy (4 tensors), heads.place" in line
+    assert "loaded encoder (" in line and "not loaded heads.filled" in line
+    assert "new heads.energy (4 tensors), heads.place" in line
     import pyarrow.parquet as pq
 
     for name in ("epoch-0001", "best"):
