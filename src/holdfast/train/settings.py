@@ -231,9 +231,7 @@ class SensorsSettings(TrainSettings):
     num_threads: int = _setting(0, "decompression threads per worker; 0: 1, on ARM 4", least=0)
     chunksize: int = _setting(0, "events per chunk; 0: 16 MiB of them, on ARM 4 MiB", least=0)
     mask_ratio: float = _setting(0.6, "mae: fraction of the valid channels to hide", least=0.01, most=0.99)
-    dead_fraction: float = _setting(
-        0.05, "inpaint: fraction of the valid channels to hide in training", least=0.001, most=0.9
-    )
+    dead_fraction: float = _setting(0.05, "inpaint: fraction of the valid channels to hide in training", least=0.001, most=0.9)
     loss_fn: str = _setting("smooth_l1", "loss for targets without their own", choices=("smooth_l1", "l1", "mse"))
     loss_beta: float | None = _setting(
         None,
