@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 _END_SECONDS = 60.0  # for the other nodes to end what they run
 Loss = Callable[[NodeState, float | None], None]
+Replaced = Callable[[NodeState, float], None]
 
 
 class Leader:
     """What node 0 does for the others.
 
     `on_loss` is called in a thread of its own, once an attempt: with a node whose command failed, or with one that was not
-    heard of for so many seconds.
+    heard of for so many seconds. `on_replaced` is called with one that was gone for so many seconds, and was started again.
     """
 
     def __init__(self, launch: Launch, run: RunFolder, trouble: Trouble) -> None:
@@ -34,6 +35,7 @@ class Leader:
         self._listener, self._attempt, self._reported = Listener(), 0, False
         self._lost_after = lost_after()
         self.on_loss: Loss = lambda _node, _seconds: None
+        self.on_replaced: Replaced = lambda _node, _seconds: None
 
     def start(self) -> None:
         """Start the agent of this node."""
@@ -82,7 +84,12 @@ class Leader:
         return [node for node in heard if node.state.attempt == self._attempt and node.state.state == RUNNING]
 
     def _look(self) -> None:
-        self._listener.hear([state for state in read_nodes(self._run) if state.node])
+        states = [state for state in read_nodes(self._run) if state.node]
+        agents = {state.node: state.agent for state in states}
+        for heard in self._running():
+            if agents.get(heard.state.node, heard.state.agent) != heard.state.agent and not self._reported:
+                self.on_replaced(heard.state, heard.seconds)
+        self._listener.hear(states)
         if self._reported or self._agent.state.state != RUNNING:
             return
         lost = next((node for node in self._running() if node.seconds >= self._lost_after), None)
