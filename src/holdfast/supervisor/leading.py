@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from holdfast.signals.nodes import END, ENDED, OVER, RUN, RUNNING, NodeState, Pl
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.launch import Launch
+from holdfast.supervisor.listening import VARIABLE as LISTEN
 from holdfast.supervisor.node_agent import TICK, Heard, Listener, NodeAgent, lost_after
 from holdfast.supervisor.preemption import AGAIN
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.detectors.hang import Standing
 
 _END_SECONDS = 60.0  # for the other nodes to end what they run
+_TELL_SECONDS = 10.0  # for nodes without a shared folder to learn that it is over
 Loss = Callable[[NodeState, float | None], None]
 Replaced = Callable[[NodeState, float], None]
 
@@ -61,10 +64,22 @@ class Leader:
         return self._running()
 
     def over(self, code: int) -> None:
-        """There is no further attempt."""
+        """There is no further attempt. Nodes without a shared folder learn it from our server, which ends with this process."""
         self._publish(OVER, code=code)
         self._agent.ended(code)
+        if os.environ.get(LISTEN):
+            self._wait_until_asked_twice()
         self._agent.stop()
+
+    def _wait_until_asked_twice(self) -> None:
+        """A node writes its state here, then reads the plan: when it writes again, it has read what is there now."""
+        first = {number: heard.state.beat for number, heard in self._listener.heard.items() if heard.seconds < self._lost_after}
+        seen: dict[int, set[int]] = {number: {beat} for number, beat in first.items()}
+        deadline = time.monotonic() + _TELL_SECONDS
+        while any(len(beats) < 3 for beats in seen.values()) and time.monotonic() < deadline:
+            time.sleep(TICK)
+            for number, beats in seen.items():
+                beats.add(self._listener.heard[number].state.beat)
 
     def failed(self) -> list[NodeState]:
         """The nodes whose command ended badly in this attempt, with what each printed last."""
