@@ -61,7 +61,7 @@ class Job:
     def start(self, host: Host) -> subprocess.Popen[bytes]:
         words = documented(DOCUMENTED, self._options, self._torchrun, self._words)
         limits = {"HOLDFAST_NODE_AFTER": "30", "HOLDFAST_BACK_OFF": "0.01"}
-        return host.start(*words, cwd=self.folder, out=self.out(host), **limits, **self._environment)
+        return host.start(*words, cwd=self.folder, out=self.out(host), **{**limits, **self._environment})
 
     def out(self, host: Host) -> Path:
         return host.folder / f"printed-{host.number}"
@@ -123,7 +123,8 @@ def check_all_is_seen(host: Host, folder: Path) -> None:
     for line in ASKED.splitlines():
         out = host.folder / "asked"
         words = line.replace("holdfast", f"{PYTHON} -m holdfast", 1)
-        assert host.start("sh", "-c", words, cwd=folder, out=out).wait() == 0, out.read_text()
+        code = host.start("sh", "-c", words, cwd=folder, out=out).wait()
+        assert code == 0 or (code == 1 and "backtrace" in line), out.read_text()  # 1: held for long, it counts as stuck
     listed = host.holdfast("ps", "night", "--json", cwd=folder)
     assert [one["rank"] for one in json.loads(listed)[0]["ranks"]] == [0, 1, 2, 3], listed
     counted = host.holdfast("query", "night", "SELECT count(DISTINCT rank) FROM steps", cwd=folder)
@@ -182,6 +183,7 @@ def test_when_the_first_host_is_lost_the_others_wait_for_it_and_the_run_resumes(
     hosts[0].power_on()
     job.processes[0] = job.start(hosts[0])
     check_same(job.result(), undisturbed)
+    assert all(row["by"] == "torchrun" for row in job.rows("action") if row.get("action") == "restart"), job.log()
     (lost,) = (row for row in job.rows("finding") if row["code"] == "process-died")
     assert lost["evidence"]["host"] == "node0", lost
     assert "resumed from step-" in job.out(hosts[0]).read_text()
@@ -271,11 +273,12 @@ def worlds_in(job: Job) -> list[tuple[int, int]]:
     ]
 
 
+@pytest.mark.parametrize("node_after", ["600", "3"])  # seconds: it is back before it counts as lost, or is lost for long
 def test_with_elastic_torchrun_a_node_leaves_the_other_trains_on_and_it_joins_again(
-    hosts: list[Host], undisturbed: dict[str, Any], tmp_path: Path
+    hosts: list[Host], undisturbed: dict[str, Any], tmp_path: Path, node_after: str
 ) -> None:
     elastic = ("--nnodes", "1:2", "--max-restarts", "3", "--rdzv-conf", "last_call_timeout=5")
-    job = Job(hosts, tmp_path, SAVES, "out", "6", "1.0", torchrun=elastic)
+    job = Job(hosts, tmp_path, SAVES, "out", "6", "1.0", torchrun=elastic, HOLDFAST_NODE_AFTER=node_after)
     job.wait_for_steps(7)
     hosts[1].power_off()
     wait_for(lambda: worlds_in(job)[-1][0] == 2 and worlds_in(job)[-1][1] >= 12, job.log)
@@ -286,5 +289,6 @@ def test_with_elastic_torchrun_a_node_leaves_the_other_trains_on_and_it_joins_ag
     assert worlds[0] == 4 and 2 in worlds and worlds[-1] == 4, worlds
     resumed = [row["checkpoint_step"] for row in job.rows("action") if row.get("action") == "restart"]
     assert len(resumed) == len(worlds) - 1 and all(step is not None and step >= 5 for step in resumed), job.log()
-    lost = [row for row in job.rows("finding") if row["severity"] == "critical"]
-    assert lost and "node1" in json.dumps(lost[0]), job.log()
+    assert all(row["by"] == "torchrun" for row in job.rows("action") if row.get("action") == "restart"), job.log()
+    (lost,) = (row for row in job.rows("finding") if row["severity"] in ("warning", "critical"))
+    assert lost["code"] == "process-died" and lost["evidence"]["host"] == "node1", job.log()

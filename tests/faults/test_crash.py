@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,6 +138,15 @@ def test_the_kernels_kill_for_memory_is_told_as_such(tmp_path: Path, group: Path
     found = json.loads((folder / "runs/a/post-mortem.json").read_text())
     assert found["finding"]["code"] == "host-out-of-memory" and found["finding"]["evidence"]["killed_for_memory"] >= 1
     assert sys.platform == "linux"
+
+
+def test_a_python_without_torch_is_told_the_command_that_has_it(tmp_path: Path) -> None:
+    venv.create(tmp_path / "a", with_pip=False)  # a folder with the run's name: the printed command must not mean it
+    said = run(tmp_path, "--name", "a", str(tmp_path / "a/bin/python"), "-c", "import torch").stderr
+    fix = f"  fix: this Python has no torch; Holdfast's has: holdfast run -- {PYTHON} -c 'import torch'"
+    assert fix in said and "holdfast diagnose runs/a;" in said
+    for target in ("a", "runs/a"):
+        assert fix in typed("diagnose", target, folder=tmp_path).stdout
 
 
 def test_a_failure_before_the_first_step_names_the_error_and_the_python_and_diagnose_exits_1(tmp_path: Path) -> None:

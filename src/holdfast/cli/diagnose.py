@@ -144,7 +144,9 @@ def read_target(
             yield from _read_one(log, str(log), chosen, anything=anything)
         except HoldfastError as error:
             yield error
-    if not several:
+    if not several and "/" not in target and (Path("runs") / target / "run.json").is_file():
+        yield from _read_one(Path("runs") / target, target, chosen, anything=anything)
+    elif not several:
         raise LogUnreadable(f"{path} holds no run and no log.", fix="name a log, or a folder with CSV, JSON or text logs in it")
 
 
@@ -253,6 +255,8 @@ def _tell(console: Console, checkup: Checkup, *, everything: bool) -> None:
     head = Text.assemble((curves.name, "bold"), ": ", verdict)
     console.print(head if failed else head.append(f"   {curves.source} · {length}", "dim"))
     if failed and is_complete(checkup.findings[0]):
+        if fix := checkup.findings[0].evidence.get("fix"):
+            console.print(f"  fix: {fix}", markup=False, highlight=False, soft_wrap=True)
         return
     shown = checkup.episodes if everything else checkup.episodes[:_NUM_SHOWN]
     for episode in shown:

@@ -54,11 +54,16 @@ def start(arguments: Arguments) -> int:
     settings = arguments.settings
     TASKS[arguments.task].check(settings)
     count = 1 if ultralytics.trains(settings) else ranks(settings.device)  # Ultralytics starts the others itself
-    _make_folder(Path(settings.project))
+    is_watched = bool(os.environ.get("HOLDFAST_RUN"))  # by `holdfast run` or `holdfast drill`: it trains in that run
+    if not is_watched:
+        _make_folder(Path(settings.project))
     _check_machine(settings.project, settings.workers)
     if arguments.validate and settings.VALIDATED:
         _check_data(settings.data)
-    command = find_command(_command(arguments, count))
+    words = _command(arguments, count)
+    if is_watched:
+        os.execv(words[0], words)
+    command = find_command(words)
     watched = Settings(
         name=settings.name or None,
         folder=Path(settings.project),

@@ -1,4 +1,6 @@
-"""`loss-divergence`, seen in the weights: they changed by more than updates can, and much of what was learned is lost with it."""
+"""Weights that changed by more than updates can: `loss-divergence` where much of what was learned is lost with it, and
+`non-finite-weights` where the norm has no number any more and the loss is beyond all measure again and again.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +34,8 @@ def weights_jump(
     sized, ratios = signals.last("update_ratio", 64)
     if not beyond_updates(steps, norms, at, sized[np.isfinite(ratios)], ratios[np.isfinite(ratios)], times=times):
         return None
+    if np.isposinf(measured[at + 1]) and (finding := _beyond_numbers(signals, steps[at : at + 2], measured[at : at + 2])):
+        return finding
     return _with_loss(signals, steps[at : at + 2], measured[at : at + 2], lost, sustained)
 
 
@@ -52,6 +56,20 @@ def beyond_updates(
         return False
     drift = max(0.0, float(np.max(paces * np.sign(moved))))
     return bool(abs(moved) > times * max(between**together * float(np.max(since)), between * drift))
+
+
+def _beyond_numbers(
+    signals: SignalView, steps: Steps, norms: Floats, *, times: float = 1e3, at_least: int = 4, window: int = 16
+) -> Finding | None:
+    """Only some batches may meet the weight that was overwritten: the loss of the others is as it was."""
+    loss_at, loss = signals.last("loss", 512)
+    early = middle(signals.first("loss", 10)[1])
+    wild = ~(loss < times * max(1.0, abs(early))) & (loss_at > steps[0])
+    if not np.isfinite(early) or np.sum(wild[-window:]) < at_least:
+        return None
+    weights = {"weight_norm_before": float(norms[0]), "weight_norm": float(norms[1])}
+    evidence = {"onset": int(loss_at[int(np.argmax(wild))]), "bad_losses": int(np.sum(wild[-window:])), "of": window, **weights}
+    return Finding("non-finite-weights", step=int(loss_at[-1]), severity="critical", evidence=evidence)
 
 
 def _with_loss(signals: SignalView, steps: Steps, norms: Floats, lost: float, sustained: int) -> Finding | None:

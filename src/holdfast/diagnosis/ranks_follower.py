@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,15 @@ class RanksFollower:
                 times = Held(held, whole, data if np.isfinite(data) else 0.0)
                 if (finding := self._straggler.add(one.rank, step, times)) is not None:
                     yield finding
+
+
+def trained_together(recordings: Iterable[Recording]) -> dict[tuple[int, int], list[Recording]]:
+    """Recordings by training and by its number of ranks: where torchrun starts again with fewer or more, ranks count apart."""
+    together: dict[tuple[int, int], list[Recording]] = {}
+    for recording in recordings:
+        if info := recording.info():  # else it is just beginning
+            together.setdefault((recording.part, int(info.get("world_size") or 0)), []).append(recording)
+    return together
 
 
 class SetupFollower:

@@ -9,7 +9,7 @@ import numpy as np
 
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.runs.watch import RunWatch
-from holdfast.diagnosis.ranks_follower import MachineFollower, RanksFollower, SetupFollower
+from holdfast.diagnosis.ranks_follower import MachineFollower, RanksFollower, SetupFollower, trained_together
 from holdfast.probe.follow import Follower
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.run_view import INPUT_COLUMNS, PARAMETER_COLUMNS, STEP_COLUMNS, UNTRAINED_COLUMNS, InputSample
@@ -97,6 +97,6 @@ def findings_of(run: RunFolder) -> list[Finding]:
     for recording in run.recordings():
         trainings.setdefault(recording.part, []).append(recording)
     findings = [finding for ranks in trainings.values() for finding in RunFollower(ranks[0]).end()]
-    for ranks in trainings.values():
+    for ranks in trained_together(run.recordings()).values():
         findings += [*RanksFollower(ranks).read(), *SetupFollower(ranks).read()] if len(ranks) > 1 else ()
     return [*findings, *(MachineFollower(run, next(iter(trainings.values()))[0]).read() if trainings else ())]

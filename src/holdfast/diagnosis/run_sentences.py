@@ -242,6 +242,9 @@ def _weights(finding: Finding) -> str:
         went = f"went from {evidence['weight_norm_before']:.3g} to {evidence['weight_norm']:.3g}"
         between = f"between steps {evidence['onset'] - 1:,} and {evidence['seen_at']:,}"
         return f"the norm of {evidence['parameter']} {went} {between}; the loss does not show it"
+    if "bad_losses" in evidence:
+        bad = f"{evidence['bad_losses']} of the last {evidence['of']} losses are NaN, Inf or absurdly large"
+        return f"the norm of the weights is no longer finite (it was {evidence['weight_norm_before']:.3g}); {bad}"
     return f"since step {evidence['onset']:,} no step was finite ({evidence['steps_in_a_row']} in a row), whatever the batch"
 
 

@@ -194,8 +194,10 @@ def _diverged(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 def _oversized(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if "weight_norm_before" in evidence:
         before, now = (f"{float(evidence[name]):.3g}" for name in ("weight_norm_before", "weight_norm"))
-        yield "weights-jumped", f"the norm of {evidence.get('parameter')} went from {before} to {now}; no update does that"
-        yield "training-goes-on", "the loss is finite"
+        whose = evidence.get("parameter") or "the weights"
+        yield "weights-jumped", f"the norm of {whose} went from {before} to {now}; no update does that"
+        if "parameter" in evidence:
+            yield "training-goes-on", "the loss is finite"
 
 
 def _leaked(evidence: Mapping[str, Any]) -> Iterable[Sign]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from holdfast.detectors.finding import Finding
-from holdfast.diagnosis.ranks_follower import MachineFollower, RanksFollower, SetupFollower
+from holdfast.diagnosis.ranks_follower import MachineFollower, RanksFollower, SetupFollower, trained_together
 from holdfast.diagnosis.run_follower import RunFollower
 from holdfast.signals.many_ranks import pause_after
 from holdfast.signals.run_folder import Recording, RunFolder
@@ -19,7 +19,8 @@ class TableWatches:
 
     def __init__(self) -> None:
         self._followers: dict[int, RunFollower] = {}
-        self._ranks: dict[int, tuple[int, RanksFollower, SetupFollower]] = {}
+        self._num_recordings = 0
+        self._ranks: dict[tuple[int, int], tuple[int, RanksFollower, SetupFollower]] = {}
         self._machine: MachineFollower | None = None
         self._reported: set[tuple[int, str, str]] = set()
         self._next = 0.0
@@ -38,11 +39,13 @@ class TableWatches:
             self._next = time.monotonic() + max(_RANKS_EVERY, pause_after(time.thread_time() - started, len(recordings)))
 
     def _of_all(self, run: RunFolder, recordings: list[Recording]) -> Iterator[Finding]:
-        for part in self._followers:
-            ranks = [recording for recording in recordings if recording.part == part]
-            if len(ranks) > 1 and (part not in self._ranks or self._ranks[part][0] != len(ranks)):  # another rank has begun
-                self._ranks[part] = (len(ranks), RanksFollower(ranks), SetupFollower(ranks))
-        for part, (_, follower, setups) in self._ranks.items():
+        if len(recordings) != self._num_recordings:  # another rank has begun
+            together = trained_together(recordings)
+            self._num_recordings = sum(map(len, together.values()))
+            for training, ranks in together.items():
+                if len(ranks) > 1 and (training not in self._ranks or self._ranks[training][0] != len(ranks)):
+                    self._ranks[training] = (len(ranks), RanksFollower(ranks), SetupFollower(ranks))
+        for (part, _), (_, follower, setups) in self._ranks.items():
             for finding in (*follower.read(), *setups.read()):
                 key = (part, finding.code, str(finding.evidence.get("what")))
                 if key not in self._reported:

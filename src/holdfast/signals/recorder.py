@@ -45,6 +45,7 @@ class Recorder:
             "pid": os.getpid(),
             "parent": os.getppid(),
             "host": socket.gethostname(),
+            "world_size": world,
             "attempt": int(os.environ.get("HOLDFAST_ATTEMPT") or 1),
             "argv": sys.orig_argv,
             "started": time.time(),

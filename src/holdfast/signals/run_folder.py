@@ -109,10 +109,10 @@ class RunFolder:
 
     @property
     def target(self) -> str:
-        """How a command that is typed here names the run: by its name in `./runs`, else by its path."""
+        """How a command that is typed here names the run: its name in `./runs` unless a file has that name, else its path."""
         with contextlib.suppress(OSError, ValueError):  # not below this folder, or this folder is gone
             here = Path.cwd().resolve()
-            if self.path.parent == (here / "runs").resolve():
+            if self.path.parent == (here / "runs").resolve() and not (here / self.name).exists():
                 return shlex.quote(self.name)
             return shlex.quote(str(self.path.relative_to(here)))
         return shlex.quote(str(self.path))

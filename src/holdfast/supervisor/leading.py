@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from holdfast.signals.nodes import END, ENDED, OVER, RUN, RUNNING, NodeState, Pl
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.launch import Launch
+from holdfast.supervisor.listening import VARIABLE as LISTEN
 from holdfast.supervisor.node_agent import TICK, Heard, Listener, NodeAgent, lost_after
 from holdfast.supervisor.preemption import AGAIN
 
@@ -18,14 +20,16 @@ if TYPE_CHECKING:
     from holdfast.detectors.hang import Standing
 
 _END_SECONDS = 60.0  # for the other nodes to end what they run
+_TELL_SECONDS = 10.0  # for nodes without a shared folder to learn that it is over
 Loss = Callable[[NodeState, float | None], None]
+Replaced = Callable[[NodeState, float], None]
 
 
 class Leader:
     """What node 0 does for the others.
 
     `on_loss` is called in a thread of its own, once an attempt: with a node whose command failed, or with one that was not
-    heard of for so many seconds.
+    heard of for so many seconds. `on_replaced` is called with one that was gone for so many seconds, and was started again.
     """
 
     def __init__(self, launch: Launch, run: RunFolder, trouble: Trouble) -> None:
@@ -34,6 +38,7 @@ class Leader:
         self._listener, self._attempt, self._reported = Listener(), 0, False
         self._lost_after = lost_after()
         self.on_loss: Loss = lambda _node, _seconds: None
+        self.on_replaced: Replaced = lambda _node, _seconds: None
 
     def start(self) -> None:
         """Start the agent of this node."""
@@ -59,10 +64,22 @@ class Leader:
         return self._running()
 
     def over(self, code: int) -> None:
-        """There is no further attempt."""
+        """There is no further attempt. Nodes without a shared folder learn it from our server, which ends with this process."""
         self._publish(OVER, code=code)
         self._agent.ended(code)
+        if os.environ.get(LISTEN):
+            self._wait_until_asked_twice()
         self._agent.stop()
+
+    def _wait_until_asked_twice(self) -> None:
+        """A node writes its state here, then reads the plan: when it writes again, it has read what is there now."""
+        first = {number: heard.state.beat for number, heard in self._listener.heard.items() if heard.seconds < self._lost_after}
+        seen: dict[int, set[int]] = {number: {beat} for number, beat in first.items()}
+        deadline = time.monotonic() + _TELL_SECONDS
+        while any(len(beats) < 3 for beats in seen.values()) and time.monotonic() < deadline:
+            time.sleep(TICK)
+            for number, beats in seen.items():
+                beats.add(self._listener.heard[number].state.beat)
 
     def failed(self) -> list[NodeState]:
         """The nodes whose command ended badly in this attempt, with what each printed last."""
@@ -82,7 +99,12 @@ class Leader:
         return [node for node in heard if node.state.attempt == self._attempt and node.state.state == RUNNING]
 
     def _look(self) -> None:
-        self._listener.hear([state for state in read_nodes(self._run) if state.node])
+        states = [state for state in read_nodes(self._run) if state.node]
+        agents = {state.node: state.agent for state in states}
+        for heard in self._running():
+            if agents.get(heard.state.node, heard.state.agent) != heard.state.agent and not self._reported:
+                self.on_replaced(heard.state, heard.seconds)
+        self._listener.hear(states)
         if self._reported or self._agent.state.state != RUNNING:
             return
         lost = next((node for node in self._running() if node.seconds >= self._lost_after), None)

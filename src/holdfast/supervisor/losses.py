@@ -17,6 +17,7 @@ from holdfast.probe.stacks.keep import keep_stacks
 from holdfast.probe.stacks.sentence import explain
 from holdfast.probe.stacks.together import rank_words
 from holdfast.signals.nodes import NodeState
+from holdfast.signals.pulse import read_pulse
 from holdfast.signals.run_folder import RunFolder
 from holdfast.supervisor.node_agent import lost_after
 from holdfast.supervisor.train_log import end_of_log, root_cause
@@ -37,11 +38,15 @@ def loss_finding(run: RunFolder, node: NodeState, seconds: float | None) -> Find
     return Finding("process-died", step=_last_step(run), severity="critical", evidence=evidence)
 
 
-def lost_finding(run: RunFolder, node: NodeState, seconds: float, stacks: Sequence[ProcessStacks]) -> Finding:
-    """The finding of a node that is lost."""
+def lost_finding(
+    run: RunFolder, node: NodeState, seconds: float, stacks: Sequence[ProcessStacks], *, is_back: bool = False
+) -> Finding:
+    """The finding of a node that is lost, or was."""
     ranks = sorted({int(rank["rank"]) for rank in node.ranks})
     who = f" with {rank_words(ranks)}" if ranks else ""
-    say = f"node {node.node} ({node.host}){who} was not heard of for {seconds:.0f} s."
+    say = (
+        f"node {node.node} ({node.host}){who} was not heard of for {seconds:.0f} s{' and was started again' if is_back else ''}."
+    )
     waits = where_others_wait(run, stacks)
     evidence: dict[str, Any] = {"node": node.node, "host": node.host, "lost_ranks": ranks, "seconds": round(seconds, 1)}
     evidence |= {"limit": lost_after(), "ended": say, "say": " ".join([say, *filter(None, [waits.get("others")])]), **waits}
@@ -89,8 +94,12 @@ def tell(run: RunFolder, finding: Finding) -> None:
         run.journal.write("diagnosis", **diagnose([finding], around=list(run.journal)).as_row())
 
 
-def _last_step(run: RunFolder) -> int:
-    from holdfast.signals.pulse import read_pulse
+def steps_made(run: RunFolder, *, without: str) -> int:
+    """How many steps the ranks of all other hosts have made, in all their trainings."""
+    pulses = [read_pulse(recording) for recording in run.recordings() if recording.info().get("host") != without]
+    return sum(pulse.steps for pulse in pulses if pulse is not None)
 
+
+def _last_step(run: RunFolder) -> int:
     pulses = [pulse for recording in run.recordings() if (pulse := read_pulse(recording)) is not None]
     return max((pulse.steps - 1 for pulse in pulses if pulse.steps), default=0)

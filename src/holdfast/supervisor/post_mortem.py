@@ -115,7 +115,7 @@ def examine(
         more["rank"] = root[0]
     early: dict[str, Any] = {"attempt": attempt, "steps": 0}
     if (error_of(ended)[0] or "") in _IMPORTS:
-        early["python"] = run.info().get("python")
+        early |= {"python": run.info().get("python"), "fix": _python_fix(run, error_of(ended)[1])}
     finding = hang or finding_of(ended, **(more if recordings else early))
     rows = list(run.journal)
     causes = diagnose([finding], around=rows).causes
@@ -143,7 +143,8 @@ def keep(run: RunFolder, post_mortem: PostMortem) -> None:
 def summary(run: RunFolder, post_mortem: PostMortem) -> list[str]:
     """The few lines for the terminal."""
     if post_mortem.ended.step is None and is_complete(post_mortem.finding):
-        return [f"holdfast: {failed_early(post_mortem.finding)}", *_python_fix(run, post_mortem.finding), f"  more: {_more(run)}"]
+        fix = post_mortem.finding.evidence.get("fix")
+        return [f"holdfast: {failed_early(post_mortem.finding)}", *([f"  fix: {fix}"] if fix else []), f"  more: {_more(run)}"]
     at = " before the first step" if post_mortem.ended.step is None else f" after step {post_mortem.ended.step:,}"
     evidence = post_mortem.finding.evidence
     who = f"rank {evidence['rank']} " if "rank" in evidence else ""
@@ -174,14 +175,13 @@ def failed_early(finding: Finding) -> str:
     return f"failed before the first step: {why}" + (f" (python = {evidence['python']})" if evidence.get("python") else "")
 
 
-def _python_fix(run: RunFolder, finding: Finding) -> list[str]:
-    """A Python without torch: the one that Holdfast runs in has it."""
+def _python_fix(run: RunFolder, error: str | None) -> str | None:
+    """For a Python without torch: the command with the one that Holdfast runs in, which has it."""
     info = run.info()
-    other = info.get("python") not in (None, sys.executable)
-    if "'torch'" not in str(finding.evidence.get("error")) or not other:
-        return []
+    if "'torch'" not in str(error) or info.get("python") in (None, sys.executable):
+        return None
     again = shlex.join([sys.executable, *map(str, info.get("command", [])[1:])])
-    return [f"  fix: this Python has no torch; Holdfast's has: holdfast run -- {again}"]
+    return f"this Python has no torch; Holdfast's has: holdfast run -- {again}"
 
 
 def _more(run: RunFolder) -> str:

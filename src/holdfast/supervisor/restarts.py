@@ -21,6 +21,7 @@ from holdfast.signals.nodes import NodeState
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.attempts import lowered, stopped, workers_of
+from holdfast.supervisor.facts import is_elastic
 from holdfast.supervisor.forwarding import Forwarding
 from holdfast.supervisor.launch import Launch
 from holdfast.supervisor.memory_events import MemoryEvents
@@ -48,7 +49,7 @@ class Restarts:
     ) -> None:
         self._launch, self._run, self._signals, self._trouble, self._leader = launch, run, signals, trouble, leader
         if leader is not None:
-            leader.on_loss = self._lost
+            leader.on_loss, leader.on_replaced = self._lost, self._replaced
         self._policy = Policy(launch.settings.policy, dict(launch.settings.rules))
         self._endings: list[Ending] = []
         self._changes: Changes | None = None
@@ -93,6 +94,9 @@ class Restarts:
         if seconds is None:
             self._waits = {name: finding.evidence[name] for name in ("others", "stacks") if name in finding.evidence}
             self._over.wait(_BY_ITSELF_SECONDS)  # a rank without its peer usually fails by itself, and says more
+        if self._trains_on(node):
+            tell(self._run, finding)
+            return
         with self._ending:
             if self._over.is_set() or not self._policy.heals_from(finding.code):
                 return
@@ -100,6 +104,21 @@ class Restarts:
                 self._hang = finding
                 tell(self._run, finding)
             self._end_all(finding)
+
+    def _replaced(self, node: NodeState, seconds: float) -> None:
+        """Another node was gone, and is back before it counted as lost: what ended it there is not known."""
+        from holdfast.supervisor.losses import lost_finding, tell
+
+        tell(self._run, lost_finding(self._run, node, seconds, [], is_back=True))
+
+    def _trains_on(self, node: NodeState) -> bool:
+        """Whether the ranks that are left make steps: torchrun has started them again without the others."""
+        from holdfast.supervisor.losses import steps_made
+
+        if not is_elastic(self._launch.command.arguments, os.environ):
+            return False
+        before = steps_made(self._run, without=node.host)
+        return not self._over.wait(_BY_ITSELF_SECONDS) and steps_made(self._run, without=node.host) > before
 
     def _end_elsewhere(self, code: int) -> None:
         """The other nodes end this attempt too. One that does not answer is what it ended of."""

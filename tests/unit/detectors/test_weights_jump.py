@@ -49,6 +49,14 @@ def test_anything_less_is_left_alone(loss: np.ndarray, norm: np.ndarray, ratio: 
     assert weights_jump(view(loss=loss, norm=norm, ratio=ratio)) is None
 
 
+def test_a_weight_beyond_all_numbers_that_only_some_batches_meet_is_told() -> None:
+    overwritten = np.where(STEPS < 150, GROWING, np.inf)
+    met = np.where((STEPS >= 150) & (STEPS % 3 == 0), np.where(STEPS % 2 == 0, np.inf, 1e36), FALLING)
+    found = weights_jump(view(loss=met, norm=overwritten))
+    assert found is not None and (found.code, found.onset) == ("non-finite-weights", 150)
+    assert weights_jump(view(loss=FALLING, norm=overwritten)) is None, "nothing looks at it"
+
+
 def test_a_rate_that_jumped_is_another_story() -> None:
     rate = np.where(STEPS < 150, 1e-3, 1e-1)
     assert weights_jump(view(loss=SPOILT, norm=np.where(STEPS < 150, GROWING, 3 * GROWING), lr=rate)) is None
