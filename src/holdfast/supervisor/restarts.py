@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _LOG_SECONDS = 2.0
 _BY_ITSELF_SECONDS = 10.0
+_ELASTIC_SECONDS = 120.0  # the backend notices that a peer is gone, torchrun waits for other nodes, the ranks start
 _TERMINATED = 143
 _CANNOT_LOAD = "checkpoint-incompatible"
 
@@ -112,13 +113,16 @@ class Restarts:
         tell(self._run, lost_finding(self._run, node, seconds, [], is_back=True))
 
     def _trains_on(self, node: NodeState) -> bool:
-        """Whether the ranks that are left make steps: torchrun has started them again without the others."""
+        """Whether the ranks that are left make steps again: an elastic torchrun starts them without the others, in its time."""
         from holdfast.supervisor.losses import steps_made
 
         if not is_elastic(self._launch.command.arguments, os.environ):
             return False
-        before = steps_made(self._run, without=node.host)
-        return not self._over.wait(_BY_ITSELF_SECONDS) and steps_made(self._run, without=node.host) > before
+        before, deadline = steps_made(self._run, without=node.host), time.monotonic() + _ELASTIC_SECONDS
+        while not self._over.wait(1.0) and time.monotonic() < deadline:
+            if steps_made(self._run, without=node.host) > before:
+                return True
+        return False
 
     def _end_elsewhere(self, code: int) -> None:
         """The other nodes end this attempt too. One that does not answer is what it ended of."""
