@@ -308,7 +308,7 @@ def _read_checkpoints(folder: Path) -> str:
             contents = open_checkpoint(path)
         except HoldfastError:
             continue
-        wrong = next((one.words for one in contents.troubles if one.words.startswith("Reading it failed")), "")
+        wrong = next((one.text for one in contents.troubles if one.text.startswith("Reading it failed")), "")
         if wrong:
             return wrong
         json.dumps(verify(contents).as_row())

@@ -77,7 +77,7 @@ def test_the_pages_under_docs_are_what_make_docs_writes() -> None:
 
 
 def everything_said() -> str:
-    fixes = [text for cause in CAUSES for fix in cause.fixes for text in (fix.words, fix.command or "")]
+    fixes = [text for cause in CAUSES for fix in cause.fixes for text in (fix.text, fix.command or "")]
     return "\n".join([*(page(code).text for code in CODES), *(known.fix for known in KNOWN_TEXTS), *fixes])
 
 

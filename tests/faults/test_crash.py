@@ -50,7 +50,7 @@ raise KeyError("val")
 
 def test_a_cause_is_as_sure_on_the_terminal_as_in_diagnose(tmp_path: Path) -> None:
     said = run(tmp_path, "--name", "a", PYTHON, "-c", RAISES).stderr
-    assert "  possible cause: The script raised it" in said and "One sample is malformed" not in said
+    assert "  possible cause: The script raised the error" in said and "One sample is malformed" not in said
     assert "possible cause: mistake in the script" in typed("diagnose", "a", folder=tmp_path).stdout
 
 
@@ -134,7 +134,7 @@ def test_the_kernels_kill_for_memory_is_told_as_such(tmp_path: Path, group: Path
         if done.returncode != -signal.SIGKILL:
             break
     assert done.returncode == 137
-    assert "killed by the kernel for memory after step 30" in done.stderr
+    assert "killed by the kernel's OOM killer after step 30" in done.stderr
     found = json.loads((folder / "runs/a/post-mortem.json").read_text())
     assert found["finding"]["code"] == "host-out-of-memory" and found["finding"]["evidence"]["killed_for_memory"] >= 1
     assert sys.platform == "linux"

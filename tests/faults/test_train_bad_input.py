@@ -213,6 +213,6 @@ def test_a_disk_that_is_too_small_is_refused_and_one_that_fills_up_costs_no_trai
     out, err = process.communicate(timeout=600)
     assert process.returncode == 0 and "Traceback" not in out + err, err
     assert "could not be written" in err and "Training continues; earlier checkpoints are kept." in err
-    assert "finished, but the disk is full since step" in err
+    assert "finished, but the disk is full from step" in err
     assert "disk-full" in [finding["code"] for finding in findings_of(disk / "fills")]
     assert list(disk.glob("fills/checkpoints/step-*/manifest.json")) and (disk / "fills/model/model.safetensors").exists()

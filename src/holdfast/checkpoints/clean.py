@@ -22,7 +22,7 @@ def verified(path: Path) -> tuple[Verdict | None, str | None]:
         verdict = verify(open_checkpoint(path))
     except (HoldfastError, OSError) as error:
         return None, str(error)
-    return verdict, next((trouble.words for trouble in verdict.troubles if trouble.state != "unsafe"), None)
+    return verdict, next((trouble.text for trouble in verdict.troubles if trouble.state != "unsafe"), None)
 
 
 def newest_clean(paths: Iterable[Path]) -> tuple[Path | None, dict[Path, str]]:

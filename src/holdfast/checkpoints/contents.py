@@ -84,10 +84,10 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something wrong: how bad, in words that a user understands, and what to do next."""
+    """Something wrong: how bad, what it is, and what to do next."""
 
     state: State
-    words: str
+    text: str
     fix: str
     where: str = ""  # a tensor, a record or a file in a folder
 

@@ -67,7 +67,7 @@ def read_safetensors(path: Path) -> Tensors:
     contents = open_safetensors(path)
     if contents.troubles:
         trouble = contents.troubles[0]
-        raise StorageError(f"{path} cannot be read: {trouble.words}", fix=trouble.fix)
+        raise StorageError(f"{path} cannot be read: {trouble.text}", fix=trouble.fix)
     tensors = {}
     mapped = torch.from_numpy(np.memmap(path, np.uint8, mode="c")) if contents.size else torch.empty(0, dtype=torch.uint8)
     for info in contents.tensors:

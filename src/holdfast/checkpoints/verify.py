@@ -140,7 +140,9 @@ class Verdict:
         return {
             "path": str(self.path),
             "state": self.state,
-            "troubles": [{**asdict(trouble), "where": trouble.where or None} for trouble in self.troubles],
+            "troubles": [
+                {"state": one.state, "words": one.text, "fix": one.fix, "where": one.where or None} for one in self.troubles
+            ],
             "bad": [asdict(tensor) for tensor in self.bad],
             "notes": self.notes,
             "tensors": self.tensors,

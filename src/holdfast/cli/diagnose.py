@@ -318,6 +318,6 @@ def _tell_cause(console: Console, ranked: Ranked, *, first: bool, everything: bo
     console.print(Padding(head.append(f": {because}"), (0, 0, 0, 2), expand=False))
     for fix in ranked.fixes if everything else ranked.fixes[:2]:
         setting = f"  ({fix.change})" if fix.change else ""
-        console.print(Padding(Text(f"fix: {fix.words}{setting}"), (0, 0, 0, 4), expand=False))
+        console.print(Padding(Text(f"fix: {fix.text}{setting}"), (0, 0, 0, 4), expand=False))
         if command := ranked.command_of(fix):
             console.print(Padding(Text(f"$ {command}", "cyan"), (0, 0, 0, 9), expand=False))

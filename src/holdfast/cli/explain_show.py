@@ -115,7 +115,7 @@ def topic(name: str, *, as_json: bool) -> None:
 
 
 def _cause_row(entry: Cause) -> dict[str, Any]:
-    fixes = [{"text": fix.words, "setting": fix.setting, "op": fix.op, "value": fix.value} for fix in entry.fixes]
+    fixes = [{"text": fix.text, "setting": fix.setting, "op": fix.op, "value": fix.value} for fix in entry.fixes]
     return {"cause": entry.code, "because": entry.because, "findings": list(entry.seen_by), "fixes": fixes}
 
 

@@ -1,4 +1,4 @@
-"""Rows and findings about checkpoints as sentences: saved, kept, loaded, resumed, and how the resume goes."""
+"""Rows and findings about checkpoints as sentences: saved, kept, loaded, resumed, and whether the resume is healthy."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def _missing_weights(row: Mapping[str, Any]) -> Iterator[str]:
     """What was not seen to be restored."""
     weights = row.get("weights")
     if isinstance(weights, dict) and weights.get("missing"):
-        yield f"{weights['missing']} of {weights.get('of')} weights were missing in it"
+        yield f"{weights['missing']} of {weights.get('of')} weights were missing in the checkpoint"
     if isinstance(weights, dict) and weights.get("missing_statistics"):
-        yield f"{weights['missing_statistics']} running statistics were missing in it"
+        yield f"{weights['missing_statistics']} running statistics were missing in the checkpoint"
     if row.get("optimizer") == "empty":
-        yield "the optimizer is empty"
+        yield "the optimizer has no state"
     for part in ("scheduler", "scaler"):
         if row.get(part) == "as new":
-            yield f"the {part} is as new"
+            yield f"the {part} was not restored"
 
 
 def _watch(row: Mapping[str, Any]) -> str:
@@ -82,15 +82,15 @@ def _watch(row: Mapping[str, Any]) -> str:
         loss = against.get("loss")
         level = f", where the loss was {number(loss)}" if isinstance(loss, (int, float)) else ""
         run = f"run {plain(str(against.get('run')))} at its step {against.get('step')}"
-        return f"watching the first {whole_number(row.get('steps'))} steps against {run}{level}"
+        return f"comparing the first {whole_number(row.get('steps'))} steps with {run}{level}"
     words = "too few steps to judge the resume" if verdict == "unknown" else f"verdict on the resume: {plain(verdict)}"
     words += f", after {after} steps" if after is not None else ""
     if not row.get("over") or verdict not in ("warning", "explosion"):
         return words
     if not isinstance(row.get("loss"), (int, float)):
-        return f"{words}; the loss is {'where it was' if row.get('came_back') else 'not where it was'}"
+        return f"{words}; the loss {'recovered' if row.get('came_back') else 'did not recover'}"
     usual = f" from {number(against['loss'])}" if isinstance(against, dict) and against.get("loss") is not None else ""
-    return f"{words}; the loss went up{usual} to {number(row['loss'])}, and {'is back' if row.get('came_back') else 'stays up'}"
+    return f"{words}; the loss rose{usual} to {number(row['loss'])}, and {'recovered' if row.get('came_back') else 'stays high'}"
 
 
 def _facts(row: Mapping[str, Any]) -> str:
@@ -99,11 +99,11 @@ def _facts(row: Mapping[str, Any]) -> str:
         facts.append(f"in {duration(float(row['seconds']))}")
     text = f" ({' '.join(facts)})" if facts else ""
     if (count := whole_number(row.get("count"))) is not None and count > 1:
-        text += f", the last of {count} times"
+        text += f", the last of {count} saves"
     if others := whole_number(row.get("and_others")):
         text += f", and {others} other files"
     if bad := whole_number(row.get("non_finite")):
-        text += f", {bad} tensors of it not finite"
+        text += f", {bad} tensors non-finite"
     return text
 
 
@@ -114,7 +114,7 @@ def _tensor(one: Mapping[str, Any]) -> str:
 
 
 def _file(path: Any) -> str:
-    """A path as one would type it here."""
+    """A path relative to the current folder, if it is inside."""
     whole = Path(str(path))
     try:
         return plain(str(whole.relative_to(Path.cwd())))

@@ -33,7 +33,7 @@ def sentence_of(code: str, step: int | None, evidence: Evidence) -> str | None:
 
 
 def _worded(finding: Finding, at: Place) -> str | None:
-    """By what is known of the curve, or of the run; evidence of another detector of the same symptom has neither."""
+    """By the sentence for curves, else the one for runs; the evidence of another detector may fit neither."""
     with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
         if (of_curve := _SENTENCES.get(finding.code)) is not None:
             return of_curve(finding, at)
@@ -96,10 +96,9 @@ class _Place:
 
 def _non_finite(finding: Finding, at: Place) -> str:
     evidence = finding.evidence
-    tail = "it recovered later" if evidence["recovered"] else "it did not recover"
-    return (
-        f"{finding.series} is NaN or Inf since {at(evidence['onset'])}, at {evidence['count']} of {evidence['of']} points; {tail}"
-    )
+    tail = "recovered later" if evidence["recovered"] else "did not recover"
+    points = f"{evidence['count']} of {evidence['of']} points"
+    return f"{finding.series} became NaN or Inf at {at(evidence['onset'])} ({points}), and {tail}"
 
 
 def _divergence(finding: Finding, at: Place) -> str:
@@ -112,7 +111,7 @@ def _divergence(finding: Finding, at: Place) -> str:
 def _collapse(finding: Finding, at: Place) -> str:
     evidence = finding.evidence
     best, now = short(evidence["best"]), short(evidence["now"])
-    return f"{finding.series} fell from {best} ({at(evidence['best_step'])}) to {now}, since {at(evidence['onset'])}"
+    return f"{finding.series} fell from {best} ({at(evidence['best_step'])}) to {now}, starting at {at(evidence['onset'])}"
 
 
 def _overfitting(finding: Finding, at: Place) -> str:

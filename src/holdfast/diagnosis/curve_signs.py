@@ -21,7 +21,7 @@ _EARLY_STEPS, _EARLY_SHARE = 100, 0.1  # of the run
 _JUMP, _RESTART, _HELD, _NEAR_STEPS = 3.0, 1.5, 5, 20  # times, times what it was at most, points before it, steps
 _MOMENTUM = 20.0  # times one update, that it comes to with the updates after it
 _WEIGHTS = 0.3  # of a logarithm: the norm of all weights changes by a third between two samples
-_SLOW = 0.2  # share of the step that may go by in waiting for data
+_SLOW = 0.2  # fraction of the step that may be spent waiting for data
 
 
 def signs_of(curves: Curves, findings: Sequence[Finding]) -> dict[str, str]:
@@ -41,9 +41,9 @@ def signs_of(curves: Curves, findings: Sequence[Finding]) -> dict[str, str]:
     stays = any(finding.code in ("loss-divergence", "metric-collapse") for finding in findings)
     for finding in findings:
         if finding.evidence.get("recovered") and not stays:
-            signs.append(("recovered", "it recovered without intervention"))
+            signs.append(("recovered", "the loss recovered without intervention"))
         if finding.code in ("not-learning", "non-finite-loss") and onset is not None and onset <= _first_step(curves):
-            signs.append(("from-the-start", "it is so from the first point on"))
+            signs.append(("from-the-start", "it started at the first point"))
         if (classes := finding.evidence.get("classes")) is not None:
             signs.append(("at-chance", f"the loss is that of guessing among {classes} classes (ln {classes})"))
     return dict(signs)
@@ -64,9 +64,9 @@ def _of_rate(curves: Curves, onset: int | None, until: int | None) -> Iterable[S
     if float(curve.values.max()) == 0.0:
         yield "lr-zero", "the learning rate is 0"
     elif last < 0.05 * peak and not jumped:
-        yield "lr-decayed", f"the schedule had brought the learning rate down to {last:.3g}, from {peak:.3g}"
+        yield "lr-decayed", f"the schedule had lowered the learning rate from {peak:.3g} to {last:.3g}"
     elif len(rate) > 3 and float(np.ptp(rate)) < 0.01 * peak:
-        yield "lr-constant", f"the learning rate was {last:.3g} all the time until then"
+        yield "lr-constant", f"the learning rate was constant until then ({last:.3g})"
     if onset is not None and not jumped:
         before = curve.values[curve.steps <= onset]
         if len(before) > 1 and before[-1] >= 0.9 * before.max() and before[0] < 0.5 * before.max():
@@ -85,7 +85,7 @@ def _of_beginning(curves: Curves, onset: int | None) -> Iterable[Sign]:
 
 
 def _of_jump(curve: Curve, onset: int, until: int) -> Iterable[Sign]:
-    """A learning rate that was raised at once, shortly before, to where it had not been: a warm restart comes back to it."""
+    """A learning rate that jumped above its highest value shortly before the onset; a warm restart only returns to it."""
     near = max(_NEAR_STEPS, (int(curve.steps[-1]) - int(curve.steps[0])) // 50)
     for place in range(_HELD, len(curve)):
         then, now, step = float(curve.values[place - 1]), float(curve.values[place]), int(curve.steps[place])
@@ -101,19 +101,19 @@ def _of_norm(curves: Curves, onset: int | None) -> Iterable[Sign]:
         return
     level, early = float(np.median(curve.values[-max(3, len(curve) // 10) :])), float(np.median(curve.values[: len(curve) // 2]))
     if level < 1e-4:
-        yield "norms-tiny", f"the gradients are almost nothing (norm {level:.1e})"
+        yield "norms-tiny", f"the gradients are almost zero (norm {level:.1e})"
     elif level > 5 * early:
-        yield "norms-grew", f"the gradients have grown from {early:.3g} to {level:.3g}"
+        yield "norms-grew", f"the gradient norm grew from {early:.3g} to {level:.3g}"
     else:
-        yield "norms-healthy", f"the gradients are neither large nor small (norm {level:.3g})"
+        yield "norms-healthy", f"the gradient norm is normal ({level:.3g})"
     if onset is not None:
         near = curve.values[np.abs(curve.steps - onset) <= max(1, (curve.steps[-1] - curve.steps[0]) // 20)]
         if len(near) and float(near.max()) > 5 * early:
-            yield "norms-jumped", f"the gradient norm jumped to {float(near.max()):.3g} there, usually {early:.3g}"
+            yield "norms-jumped", f"the gradient norm jumped to {float(near.max()):.3g} (normally {early:.3g})"
 
 
 def _of_weights(curves: Curves, onset: int) -> Iterable[Sign]:
-    """A norm of the weights that changed where the trouble began, by more than updates can in the steps between two samples."""
+    """A norm of the weights that changed at the onset by more than the updates between two samples can explain."""
     curve, sizes = (_named(curves, name) for name in ("weight_norm", "update_ratio"))
     if curve is None or sizes is None or not len(sizes) or len(curve) < 4 or curve.values.min() <= 0:
         return
@@ -124,7 +124,7 @@ def _of_weights(curves: Curves, onset: int) -> Iterable[Sign]:
     if abs(now - then) < _of_gradients(curves, int(curve.steps[place - 1]), int(curve.steps[place])):
         return
     if abs(np.log(now / then)) > _WEIGHTS and beyond_updates(curve.steps, curve.values, place - 1, sizes.steps, sizes.values):
-        yield "weights-jumped", f"the norm of the weights went from {then:.3g} to {now:.3g} there"
+        yield "weights-jumped", f"the norm of the weights jumped from {then:.3g} to {now:.3g}"
 
 
 def _of_gradients(curves: Curves, since: int, until: int) -> float:
@@ -147,9 +147,9 @@ def _of_losses(curves: Curves) -> Iterable[Sign]:
     if train is None or val is None or len(train) < 3 or len(val) < 3:
         return
     if train.end < 0.25 * abs(val.end) and train.start > 0:
-        yield "memorised", f"the training loss is {train.end:.3g} where the validation loss is {val.end:.3g}"
+        yield "memorised", f"the training loss is {train.end:.3g}, the validation loss {val.end:.3g}"
     if val.best > 0.97 * val.start > 0 and train.end < 0.8 * train.start:
-        yield "never-better", f"the validation loss never got clearly below where it began ({val.start:.3g})"
+        yield "never-better", f"the validation loss never fell clearly below its first value ({val.start:.3g})"
     if val.best_at < 0.5 * len(val):
         share = 100 * (val.best_at + 1) / len(val)
         yield "trained-on", f"the best validation loss came after {share:.0f} % of the run"
@@ -168,7 +168,7 @@ def _of_ends(curves: Curves) -> Iterable[Sign]:
         yield "still-falling", f"the training loss was still falling at the end (median {before:.3g} → {after:.3g})"
     val = None if curves.val_loss is None else curves.val_loss.finite().values
     if val is not None and len(val) >= 10 and _jumps(val) > _SMOOTHER * _jumps(train):
-        yield "train-is-smooth", "the training loss moves far less from point to point than the validation loss"
+        yield "train-is-smooth", "the training loss changes far less from point to point than the validation loss"
 
 
 def _jumps(values: Floats) -> float:
@@ -183,9 +183,9 @@ def _of_metrics(curves: Curves) -> Iterable[Sign]:
             continue
         tail = curve.finite().values[-max(5, len(shape) // 3) :]
         if float(np.ptp(tail)) == 0.0 and 0.0 < abs(float(tail[0])) < 1.0:
-            yield "metric-constant", f"{curve.name} is exactly {float(tail[0]):.3g} every time"
+            yield "metric-constant", f"{curve.name} is exactly {float(tail[0]):.3g} at every evaluation"
         if shape.end < shape.start and shape.end <= shape.best + 0.02 * abs(shape.best):
-            yield "metric-still-best", f"{curve.name} is as good as ever ({shape.shown(shape.end):.3g})"
+            yield "metric-still-best", f"{curve.name} is still at its best ({shape.shown(shape.end):.3g})"
 
 
 def _of_time(curves: Curves) -> Iterable[Sign]:

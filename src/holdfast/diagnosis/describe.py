@@ -21,7 +21,7 @@ In a terminal: `holdfast explain CODE` shows a page; `holdfast explain 'the erro
 _TEXTS = """\
 ## Known error messages
 
-`*` stands for what varies: numbers, paths, devices. Start with an *error*; what *follows* is a consequence of something else.
+`*` stands for what varies: numbers, paths, devices. Start with an *error*; a text that *follows* is the consequence of one.
 
 | the text | | page |
 |---|---|---|

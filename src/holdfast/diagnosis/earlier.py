@@ -1,4 +1,4 @@
-"""What differs between a run and the last good one of the same script: the first thing that a colleague asks."""
+"""What differs between a run and the last good run of the same script."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NO_CAUSE = re.compile(r"epoch|step|iter|name|out|dir|path|log|seed|save|resume|
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One setting, as it was in the good run and as it is in this one; None where there is no such setting."""
+    """One setting, in the good run and in this one; None if a run has no such setting."""
 
     setting: str
     then: float | str | None
@@ -40,15 +40,15 @@ class Difference:
     @property
     def words(self) -> str:
         """Both values."""
-        return f"{self.setting} {_shown(self.then)} there, {_shown(self.now)} here"
+        return f"{self.setting} {_shown(self.then)} → {_shown(self.now)}"
 
     @property
     def fix(self) -> Fix | None:
-        """How to go back, where it is a matter of a setting."""
+        """How to go back, if it is a setting."""
         if self.setting in _NOT_TO_SET or self.then is None:
             return None
-        words = f"set the {self.setting} back to {_shown(self.then)}" if self.setting in _FIXED else f"{self.setting} {self.then}"
-        return Fix(f"{words}, as it was", setting=_FIXED.get(self.setting, self.setting), op="set", value=self.then)
+        words = f"set the {self.setting} back to" if self.setting in _FIXED else f"go back to {self.setting}"
+        return Fix(f"{words} {_shown(self.then)}", setting=_FIXED.get(self.setting, self.setting), op="set", value=self.then)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,13 @@ class Earlier:
         """What supports one cause or another."""
         words = "; ".join(difference.words for difference in self.differences[:_NUM_SHOWN])
         more = f"; and {len(self.differences) - _NUM_SHOWN} more" if len(self.differences) > _NUM_SHOWN else ""
-        by_name = {"changed-since-good": f"run {self.name} (same script) was healthy: {words}{more}"}
+        by_name = {"changed-since-good": f"run {self.name} (same script) was healthy; changed since: {words}{more}"}
         if len(self.differences) == 1:
             by_name["only-that-changed"] = "no other visible difference"
         for one in self.differences:
             if isinstance(one.then, float) and isinstance(one.now, float):
                 sign = _SIGNS.get((one.setting, one.now > one.then))
-                by_name |= {sign: f"{one.words} (run {self.name}, which was healthy)"} if sign else {}
+                by_name |= {sign: f"{one.words} since run {self.name}, which was healthy"} if sign else {}
             elif one.setting == "clip norm" and one.now == "none":
                 by_name["clip-gone"] = f"run {self.name}, which was healthy, clipped at {_shown(one.then)}"
         return by_name
@@ -132,7 +132,7 @@ def _alike(one: float | str | None, other: float | str | None) -> bool:
 
 
 def _is_same(difference: Difference, other: Difference) -> bool:
-    """Whether `--lr 0.1` is what is already told as the learning rate."""
+    """Whether `--lr 0.1` repeats the difference in the learning rate."""
     return _alike(_number(other.then), _number(difference.then)) and _alike(_number(other.now), _number(difference.now))
 
 

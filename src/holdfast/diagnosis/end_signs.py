@@ -28,7 +28,7 @@ _SIGNALS = 128
 
 
 def of_death(evidence: Mapping[str, Any]) -> Iterable[Sign]:
-    """How a process died; of a rank, a launcher tells it in words."""
+    """How a process died; for a rank the launcher reports it in words."""
     code, error = int(evidence.get("exit_code") or 0), str(evidence.get("error") or "")
     if code in _CRASHES or _CRASH_TEXT.search(error):
         yield "crashed", f"exit code {code}" if code in _CRASHES else error
@@ -61,15 +61,15 @@ def of_host_memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if last > _GREW * first > 0:
         yield "memory-grows", f"its memory grew from {size(first)} to {size(last)}"
     elif 0 < last < _EVEN * first:
-        yield "memory-was-even", f"its memory had not grown: {size(first)} at first, {size(last)} at last"
+        yield "memory-was-even", f"its memory did not grow: {size(first)} at the start, {size(last)} at the end"
     if evidence.get("killed_for_memory") is None and 0 < last < _ROOM * machine:
         yield "machine-had-room", f"it held {size(last)} of the machine's {size(machine)}"
 
 
 def of_gpu_limit(evidence: Mapping[str, Any]) -> Iterable[Sign]:
-    """Whether the process was allowed a part of the card only, as torch's error says."""
+    """Whether torch's error says that the process may use only a part of the GPU."""
     if (allowed := _ALLOWED.search(str(evidence.get("error") or ""))) is not None:
-        yield "part-of-the-card-allowed", f"torch allows it {allowed[1]}"
+        yield "part-of-the-card-allowed", f"torch limits the process to {allowed[1]}"
 
 
 def of_tracker(evidence: Mapping[str, Any]) -> Iterable[Sign]:
@@ -78,31 +78,31 @@ def of_tracker(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if "locked" in error.lower() or evidence.get("waits_in") in ("sqlalchemy", "sqlite3"):
         yield "database-is-locked", "its database is locked by another process"
     elif _REFUSED.search(error):
-        yield "key-refused", "the server refuses the key, or there is none"
+        yield "key-refused", "the server rejects the API key, or none is set"
     elif error:
-        yield "server-silent", f"{server} does not answer as it did before" if server else "no answer came"
+        yield "server-silent", f"{server} stopped answering" if server else "the server does not answer"
 
 
 def of_torn_file(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     """What is wrong with a file that a process left behind."""
     if evidence.get("checksum"):
-        yield "checksum-differs", "its bytes are not those that were saved"
+        yield "checksum-differs", "the file has changed since it was saved"
     elif evidence.get("end") == "disk-full":
         yield "was-no-room", "the disk was full"
     else:
-        yield "left-by-a-dead-process", "the process that wrote it ended badly"
+        yield "left-by-a-dead-process", "the process that wrote the file failed"
 
 
 def of_own_error(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     """Whether the loop does not allow it, or the disk refused what Holdfast wanted to write."""
     if evidence.get("limit"):
-        yield "not-possible-here", "it is not possible in this training"
+        yield "not-possible-here", "this kind of training does not allow it"
     if _NOT_WRITABLE.search(str(evidence.get("error") or "")):
-        yield "write-refused", "a folder refuses to be written"
+        yield "write-refused", "a folder is not writable"
 
 
 def of_loading(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     """What kept a checkpoint from being loaded, as torch's error says."""
     error = str(evidence.get("error") or "")
     if _OBJECTS_TEXT.search(error):
-        yield "objects-refused", "torch.load refuses the objects in it"
+        yield "objects-refused", "torch.load refuses the objects in the file"

@@ -1,4 +1,4 @@
-"""Why a command ended badly, from its exit code, its last words and what the system counted: one finding. Pure."""
+"""Why a command failed, from its exit code, the end of its log and the kernel's counters: one finding. Pure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _LAST_WORDS = 200  # lines: an error, its traceback, and the frames that compile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What is known about an end; `said` is what known texts its log holds, `files` open files and their limit."""
+    """How a command ended; `search` is what was recognised in its log, `files` the open files and their limit."""
 
     exit_code: int
     step: int | None = None
     search: Answer = field(default_factory=Answer)
-    killed_for_memory: int | None = None  # by the kernel; None where it does not tell
+    killed_for_memory: int | None = None  # by the kernel; None if unknown
     files: tuple[int, int] | None = None
     stack: str | None = None  # what was written when it crashed
 
@@ -89,17 +89,17 @@ def _disproved(match: Match, ended: Ended) -> bool:
 def words_of(ended: Ended) -> str:
     """How it ended, in words."""
     if ended.killed_for_memory and ended.number == signal.SIGKILL:
-        return "killed by the kernel for memory"
+        return "killed by the kernel's OOM killer"
     if ended.number is not None:
         if ended.number == signal.SIGKILL:
             return "killed by SIGKILL; sender unknown (often the OOM killer)"
         return f"ended by {'a segmentation fault' if ended.number == signal.SIGSEGV else ended.number.name}"
     name, _ = error_of(ended)
-    return f"ended with {name}" if name else f"ended with code {ended.exit_code}"
+    return f"ended with {name}" if name else f"exited with code {ended.exit_code}"
 
 
 def trend(sizes: Mapping[str, list[tuple[float, float]]]) -> list[dict[str, Any]]:
-    """How the memory of each process went, from (time, bytes): first, largest and last, the largest process first."""
+    """The memory of each process, from (time, bytes): first, largest and last, the largest process first."""
     rows = [
         {
             "process": name,

@@ -1,6 +1,6 @@
 """Events of the journal as sentences, with their numbers: the same for `journal`, `tail` and the screen.
 
-Nothing here raises over a row that another version or a user's own policy wrote: what is not known is shown as it is.
+A row that another version or a user's own policy wrote never raises an error: unknown fields are shown as they are.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _measurements(evidence: Mapping[str, Any], *, brief: bool) -> Iterator[str]:
 
 
 def _history_of(name: str, evidence: Mapping[str, Any]) -> bool:
-    """Whether it is the past of another value, which tells it: `loss_before` of `loss`."""
+    """Whether it is the history of another value: `loss_before` of `loss`."""
     return str(name).endswith("_before") and str(name).removesuffix("_before") in evidence
 
 

@@ -22,7 +22,7 @@ ERRORS = {  # errors that end a script and are not findings: nothing is measured
     "shape-mismatch": "shapes, dtypes or devices do not match",
     "graph-error": "the backward pass fails",
     "loop-mistake": "the training loop calls things in the wrong order",
-    "compile-trouble": "torch.compile fails or complains",
+    "compile-trouble": "torch.compile fails or warns",
     "distributed-setup": "the ranks cannot connect",
     "unreadable-sample": "a sample cannot be read",
     "process-died": "the process died without a Python error",
@@ -30,25 +30,25 @@ ERRORS = {  # errors that end a script and are not findings: nothing is measured
     "broken-install": "incompatible packages",
 }
 GROUPS = {
-    "Numbers go wrong": (
+    "NaN, spikes and gradients": (
         *("non-finite-loss", "non-finite-gradient", "non-finite-weights", "non-finite-input", "loss-spike", "loss-divergence"),
         *("gradient-explosion", "gradient-vanishing", "dead-units", "saturated-units", "clipping-every-step", "clipping-never"),
         "scaler-collapse",
     ),
-    "It does not learn, or learns the wrong thing": (
+    "The model does not learn, or learns the wrong thing": (
         *("loss-plateau", "loss-oscillation", "not-learning", "constant-predictions", "overfitting", "underfitting"),
         *("metric-decline", "metric-collapse", "parameters-not-trained", "gradients-not-zeroed"),
     ),
     "Data": ("unshuffled-data", "split-leak", "too-good", "preprocessing-mismatch", "token-out-of-range", "class-imbalance"),
     "Memory": ("gpu-out-of-memory", "gpu-memory-growth", "host-out-of-memory", "host-memory-growth"),
-    "It stops, hangs or crawls": (
+    "Hangs, slow steps and ranks": (
         *("hang", "loader-stall", "collective-stall", "rank-divergence", "ranks-differ", "replica-left", "straggler"),
         *("slow-loading", "slow-step", "low-gpu-utilisation", "recompilation", "computing-on-cpu"),
     ),
     "Checkpoints": (
         *("checkpoint-torn", "checkpoint-non-finite", "checkpoint-incompatible", "checkpoint-not-saved", "resume-mismatch"),
     ),
-    "Around the training": ("tracker-unreachable", "disk-full", "holdfast-degraded"),
+    "Disk, trackers and Holdfast itself": ("tracker-unreachable", "disk-full", "holdfast-degraded"),
     "Errors that end a script": tuple(ERRORS),
 }
 CODES = tuple(code for group in GROUPS.values() for code in group)
@@ -106,7 +106,7 @@ def _wrapped(text: str) -> list[str]:
 
 def fixes_in_words(fixes: Iterable[Fix]) -> str:
     """Fixes in a sentence, with the settings they change."""
-    return "; ".join(f"{fix.words}{_change(fix)}".rstrip(".") for fix in fixes)
+    return "; ".join(f"{fix.text}{_change(fix)}".rstrip(".") for fix in fixes)
 
 
 def _change(fix: Fix) -> str:

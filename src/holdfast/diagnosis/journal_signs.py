@@ -10,11 +10,11 @@ import numpy as np
 Sign = tuple[str, str]
 _ORDINARY = 10.0  # times the usual gradient norm, that single steps reach without harm
 _OPERATIONS: dict[str, tuple[str, ...]] = {
-    "log-of-zero": ("operation-log", "zero-in-log", "it was given zero or less"),
+    "log-of-zero": ("operation-log", "zero-in-log", "its input was zero or negative"),
     "division-by-zero": ("operation-division", "zero-divisor", "its divisor was zero"),
     "overflow": ("half-overflow",),
 }
-_SOON = 16  # steps: of bad updates that follow each other only some are told
+_SOON = 16  # steps: of several bad updates in a row only some are recorded
 
 
 def signs_of_journal(around: Iterable[Mapping[str, Any]], onset: int) -> dict[str, str]:
@@ -40,7 +40,7 @@ def _of_clipping(around: Sequence[Mapping[str, Any]], onset: int) -> Iterable[Si
     near = [row for row in exploded if onset <= int(row.get("step") or 0) < onset + 4 * _SOON]
     if len(near) == 1 and "limit" in (near[0].get("evidence") or {}) and int(near[0].get("step") or 0) == onset:
         norm, limit = (float(near[0]["evidence"].get(name) or 0) for name in ("norm", "limit"))
-        yield "one-update-only", f"one update had a norm of {norm:.3g} (clipped to {limit:.3g}), and no other near it"
+        yield "one-update-only", f"only one update had such a large norm: {norm:.3g} (clipped to {limit:.3g})"
 
 
 def _of_first_bad(row: Mapping[str, Any]) -> Iterable[Sign]:
@@ -52,9 +52,9 @@ def _of_first_bad(row: Mapping[str, Any]) -> Iterable[Sign]:
     elif weights != "unknown":
         yield "weights-unsound", f"before the update {weights}"
     if row.get("code") == "non-finite-gradient" and isinstance(loss, (int, float)) and evidence.get("input") == "finite":
-        yield "only-the-gradient", f"the loss was finite ({loss:.3g}), the batch too, and the gradients were not"
+        yield "only-the-gradient", f"the loss ({loss:.3g}) and the batch were finite, the gradients were not"
         if evidence.get("began_in"):
-            yield "began-in-a-layer", f"it began in the backward pass of {evidence['began_in']}"
+            yield "began-in-a-layer", f"the first NaN or Inf came in the backward pass of {evidence['began_in']}"
 
 
 def _floats(values: Any) -> list[float]:
@@ -66,11 +66,11 @@ def _floats(values: Any) -> list[float]:
 def _of_variables(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     """What the loop's own variables held at a bad update."""
     if evidence.get("half"):
-        yield "half-precision", "parts of the model compute in float16, which ends at 65504"
+        yield "half-precision", "parts of the model run in float16, whose maximum is 65504"
     if evidence.get("input_max"):
         yield "beyond-half", f"a variable of the loop holds values up to {float(evidence['input_max']):.3g}"
     if operation := evidence.get("operation"):
         sign, *detail = _OPERATIONS.get(str(evidence.get("operation_why")), ("operation-other",))
-        yield sign, f"the first value that is not finite came from `{operation}`"
+        yield sign, f"the first NaN or Inf came from `{operation}`"
         if detail:
             yield detail[0], detail[1]

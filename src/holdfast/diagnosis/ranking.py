@@ -69,7 +69,7 @@ class Ranked:
 
     def _fix_row(self, fix: Fix) -> dict[str, Any]:
         change = {"setting": fix.setting, "op": fix.op, "value": fix.value}
-        return {"text": fix.words, **change, "command": self.command_of(fix)}
+        return {"text": fix.text, **change, "command": self.command_of(fix)}
 
 
 def rank(

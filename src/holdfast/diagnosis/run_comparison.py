@@ -1,4 +1,4 @@
-"""Two or more runs on one metric: how far each came, by how much they differ and how sure that is, and which settings differ.
+"""Two or more runs on one metric: the value of each, the difference with its 95 % interval, and which settings differ.
 
 One run each: the uncertainty is how much its evaluations scatter around a straight line. Several runs that differ only in the
 number at the end of their names (`base-1`, `base-2`) are seeds of one configuration; then it is how much the seeds scatter. The
@@ -131,7 +131,7 @@ def _shared_curves(all_curves: Sequence[Curves], metric: str | None) -> list[Cur
     names = [", ".join(curve.name for curve in curves.curves[:4]) or "nothing" for curves in all_curves[:2]]
     raise UsageError(
         f"the runs have no metric in common: {all_curves[0].name} has {names[0]}; {all_curves[1].name} has {names[1]}.",
-        fix="name one that each of them has: --metric NAME",
+        fix="name a metric that all of them have: --metric NAME",
     )
 
 
@@ -249,6 +249,6 @@ def sentence(comparison: Comparison, gap: Gap) -> str:
     first = next(iter(comparison.groups))
     at = f"{gap.name} against {first} at {comparison.unit} {comparison.position:,g}: {gap.difference:+.3g}"
     if gap.low is None or gap.high is None:
-        return f"{at}; too few evaluations or seeds to say how sure that is"
+        return f"{at}; too few evaluations or seeds for an interval"
     verdict = {True: "better", False: "worse", None: "no clear difference"}[gap.is_better]
     return f"{at} (95 % interval {gap.low:+.2g} to {gap.high:+.2g}): {verdict}"

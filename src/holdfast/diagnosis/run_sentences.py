@@ -43,7 +43,7 @@ def _vanishing(finding: Finding) -> str:
 def _constant(finding: Finding) -> str:
     if "field" in finding.evidence:
         return f"every sample of every batch is the same (field {finding.evidence['field']})"
-    return f"layer {finding.evidence['layer']} sees the same input at every step (norm {finding.evidence['input_norm']:.3g})"
+    return f"layer {finding.evidence['layer']} gets the same input at every step (norm {finding.evidence['input_norm']:.3g})"
 
 
 def _unshuffled(finding: Finding) -> str:
@@ -61,14 +61,14 @@ def _plateau(finding: Finding) -> str:
     if "lr_before" in evidence:
         fell = f"the learning rate fell from {evidence['lr_before']:.3g} to {evidence['lr']:.3g} at step {evidence['onset']:,}"
         return f"{fell}, and the loss stopped falling ({evidence['loss']:.3g})"
-    falling = f"while the loss was still falling ({evidence['loss']:.3g})"
-    return f"the learning rate is {evidence['lr']:.3g} since step {evidence['onset']:,}, {falling}"
+    falling = f"although the loss was still falling ({evidence['loss']:.3g})"
+    return f"the learning rate has been {evidence['lr']:.3g} since step {evidence['onset']:,}, {falling}"
 
 
 def _mismatch(finding: Finding) -> str:
     evidence = finding.evidence
-    here = f"mean {evidence['mean']:.3g}, deviation {evidence['deviation']:.3g}"
-    there = f"mean {evidence['held_out_mean']:.3g}, deviation {evidence['held_out_deviation']:.3g}"
+    here = f"mean {evidence['mean']:.3g}, std {evidence['deviation']:.3g}"
+    there = f"mean {evidence['held_out_mean']:.3g}, std {evidence['held_out_deviation']:.3g}"
     return f"training inputs have {here}; held-out inputs {there} (field {evidence['field']})"
 
 
@@ -80,19 +80,19 @@ def _leak(finding: Finding) -> str:
 
 def _growth(finding: Finding) -> str:
     evidence = finding.evidence
-    each = f"{size(evidence['bytes_per_step'])} more per step"
+    each = f"memory grows by {size(evidence['bytes_per_step'])} per step"
     return f"{each}: {size(evidence['grown'])} so far, {size(evidence['now'])} in total"
 
 
 def _loading(finding: Finding) -> str:
     evidence = finding.evidence
     slow = (
-        f"; {100 * evidence['worker_fraction']:.0f} % of it for worker {evidence['slow_worker']}"
+        f"; {100 * evidence['worker_fraction']:.0f} % of the wait is for worker {evidence['slow_worker']}"
         if "slow_worker" in evidence
         else ""
     )
     share = f"{100 * evidence['fraction']:.0f} % of each step is spent waiting for data"
-    return f"{share}, {1000 * evidence['wait_seconds']:.0f} ms a step{slow}"
+    return f"{share}, {1000 * evidence['wait_seconds']:.0f} ms per step{slow}"
 
 
 def _too_good(finding: Finding) -> str:
@@ -113,7 +113,7 @@ def _on_cpu(finding: Finding) -> str:
 
 
 def _idle_gpu(finding: Finding) -> str:
-    return f"the GPU was busy for less than {100 * finding.evidence['utilisation']:.0f} % of the time in half of the samples"
+    return f"the median GPU utilisation is {100 * finding.evidence['utilisation']:.0f} %"
 
 
 def _ranks(finding: Finding) -> str:
@@ -132,16 +132,16 @@ def _set_up(finding: Finding) -> str:
     evidence = finding.evidence
     if evidence["what"] == "clock":
         return f"the clock of rank {evidence['rank']} is {evidence['value']} of the others'"
-    return f"the {evidence['what']} of rank {evidence['rank']} is {evidence['value']}, of the other ranks {evidence['others']}"
+    return f"the {evidence['what']} of rank {evidence['rank']} is {evidence['value']} (other ranks: {evidence['others']})"
 
 
 def _replicas(finding: Finding) -> str:
     evidence = finding.evidence
     names = {how: ", ".join(map(_replica, evidence[how])) for how in ("left", "joined") if evidence.get(how)}
     change = " and ".join(f"{who} {how}" for how, who in names.items()) or "the quorum changed"
-    lost = f"it cost {_seconds(evidence['seconds'])} and {count(int(evidence['batches']), 'batch', 'batches')}"
+    lost = f"lost {_seconds(evidence['seconds'])} and {count(int(evidence['batches']), 'batch', 'batches')}"
     num_replicas = int(evidence["replicas"])
-    return f"{change} before step {finding.step:,}; {count(num_replicas, 'replica')} train{'s' * (num_replicas == 1)} on; {lost}"
+    return f"{change} before step {finding.step:,}; {count(num_replicas, 'replica')} continue{'s' * (num_replicas == 1)}; {lost}"
 
 
 def _replica(replica_id: str) -> str:
@@ -152,9 +152,9 @@ def _replica(replica_id: str) -> str:
 
 def _late(finding: Finding) -> str:
     evidence = finding.evidence
-    share = f"{_seconds(evidence['wait_seconds'])} of a step of {_seconds(evidence['step_seconds'])}"
+    share = f"{_seconds(evidence['wait_seconds'])} of each {_seconds(evidence['step_seconds'])} step"
     waits = f"the other ranks wait {share} for rank {evidence['rank']}"
-    return f"{waits}, which waits that much longer for its data" if evidence["data_bound"] else waits
+    return f"{waits}, which waits for its data" if evidence["data_bound"] else waits
 
 
 def _server(finding: Finding) -> str:
@@ -167,7 +167,8 @@ def _server(finding: Finding) -> str:
 def _exploding(finding: Finding) -> str:
     evidence = finding.evidence
     if "normal" in evidence:
-        return f"the gradient norm is {evidence['norm']:.3g} since step {evidence['onset']:,} (normally {evidence['normal']:.3g})"
+        since = f"since step {evidence['onset']:,} (normally {evidence['normal']:.3g})"
+        return f"the gradient norm has been {evidence['norm']:.3g} {since}"
     return f"the gradient norm was {evidence['norm']:.3g}; the update was clipped to {evidence['limit']:.3g}"
 
 
@@ -175,18 +176,18 @@ def _clipping(finding: Finding) -> str:
     evidence = finding.evidence
     low, high = evidence["suggested"]
     clipped = f"{100 * evidence['clipped_fraction']:.0f} % of the updates are clipped at {evidence['limit']:.3g}"
-    return f"{clipped}; the gradient norm is normally {evidence['normal']:.3g}: a limit of {low:.2g} to {high:.2g} would fit"
+    return f"{clipped}; the gradient norm is normally {evidence['normal']:.3g}: set a limit of {low:.2g} to {high:.2g}"
 
 
 def _scaler(finding: Finding) -> str:
     evidence = finding.evidence
-    fell = f"the loss scale is {evidence['scale']:.3g} (it was up to {evidence['highest_scale']:.3g})"
+    fell = f"the loss scale is {evidence['scale']:.3g} (highest: {evidence['highest_scale']:.3g})"
     return f"{fell}, and {100 * evidence['skipped_fraction']:.0f} % of the steps were skipped"
 
 
 def _metric(finding: Finding) -> str:
     evidence = finding.evidence
-    best = f"it was {evidence['best']:.3g} at step {evidence['best_step']:,}"
+    best = f"the best was {evidence['best']:.3g} at step {evidence['best_step']:,}"
     values = evidence["values"][-4:] if "values" in evidence else (evidence["before"], evidence["value"])
     became = "got worse" if values[-1] > values[0] else "fell"
     return f"{evidence['split']} {evidence['metric']} {became}: {' → '.join(f'{value:.3g}' for value in values)}; {best}"
@@ -211,7 +212,7 @@ def _not_saved(finding: Finding) -> str:
 
 
 def _not_zeroed(finding: Finding) -> str:
-    return f"the gradients of the first {finding.evidence['updates']:,} updates were added up, none was zeroed"
+    return f"the gradients were never zeroed in the first {finding.evidence['updates']:,} updates"
 
 
 def _torn(finding: Finding) -> str:
@@ -239,13 +240,13 @@ def _seconds(value: float) -> str:
 def _weights(finding: Finding) -> str:
     evidence = finding.evidence
     if "parameter" in evidence:
-        went = f"went from {evidence['weight_norm_before']:.3g} to {evidence['weight_norm']:.3g}"
+        went = f"jumped from {evidence['weight_norm_before']:.3g} to {evidence['weight_norm']:.3g}"
         between = f"between steps {evidence['onset'] - 1:,} and {evidence['seen_at']:,}"
-        return f"the norm of {evidence['parameter']} {went} {between}; the loss does not show it"
+        return f"the norm of {evidence['parameter']} {went} {between}; the loss does not show it yet"
     if "bad_losses" in evidence:
         bad = f"{evidence['bad_losses']} of the last {evidence['of']} losses are NaN, Inf or absurdly large"
         return f"the norm of the weights is no longer finite (it was {evidence['weight_norm_before']:.3g}); {bad}"
-    return f"since step {evidence['onset']:,} no step was finite ({evidence['steps_in_a_row']} in a row), whatever the batch"
+    return f"no step has been finite since step {evidence['onset']:,} ({evidence['steps_in_a_row']} in a row)"
 
 
 def _hung(finding: Finding) -> str:

@@ -56,7 +56,7 @@ def _of_saves(curves: Curves, findings: Sequence[Finding]) -> Iterable[Sign]:
         if len(after) >= _CONTINUES and np.isfinite(after).all():
             yield "training-goes-on", f"the loss has been finite in all {len(after)} steps since"
         elif not len(after) and len(loss.values) >= _CONTINUES and np.isfinite(loss.values[-_CONTINUES:]).all():
-            yield "training-goes-on", "the loss was finite up to the last step, after which it was saved"
+            yield "training-goes-on", "the loss was finite up to the last step before the save"
 
 
 def _of_updates(curves: Curves) -> Iterable[Sign]:
@@ -68,7 +68,7 @@ def _of_updates(curves: Curves) -> Iterable[Sign]:
     if usual == 0.0 and not rate_is_zero:
         yield "no-update", "updates change nothing, though the learning rate is not 0"
         if next(iter(curves.of("norm")), None) is None:
-            yield "optimizer-misses-some", "nothing that the optimizer holds ever gets a gradient"
+            yield "optimizer-misses-some", "no parameter of the optimizer ever gets a gradient"
     elif 0.0 < usual < _TINY:
         yield "lr-tiny", f"an update changes the weights by {usual:.1e} of their size (typical: 1e-3)"
     elif usual > _HUGE:
@@ -92,11 +92,11 @@ def _untrained(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     names = ", ".join(map(str, evidence.get("parameters") or ()))
     if "ended" in evidence:  # with an error of torch's about the loss
         if evidence.get("loss") is not None:
-            yield "losses-had-a-graph", "the losses of the steps before came from the model"
+            yield "losses-had-a-graph", "the losses of earlier steps were computed from the model"
     elif evidence.get("why") == "no-optimizer":
         yield "optimizer-misses-some", f"no optimizer holds {names}"
         is_all = evidence.get("count") == evidence.get("of")
-        yield "left-out-behind", "it holds none of the model" if is_all else "what comes before it in the model is trained"
+        yield "left-out-behind", "the optimizer holds no parameter of the model" if is_all else "the layers before are trained"
     else:
         yield "requires-no-gradient", f"no gradient reaches {names}"
 
@@ -104,29 +104,30 @@ def _untrained(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 def _dead(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     yield "units-dead", f"the gradients of {evidence.get('last_dead')} and all before it are exactly 0"
     if not evidence.get("onset"):
-        yield "dead-from-the-start", "so it was from the first step on"
+        yield "dead-from-the-start", "they have been 0 since the first step"
 
 
 def _vanishing(evidence: Mapping[str, Any]) -> Iterable[Sign]:
-    yield "gradients-vanish", f"the first layers get {float(evidence.get('ratio') or 0):.0e} of what the last ones get"
+    ratio = float(evidence.get("ratio") or 0)
+    yield "gradients-vanish", f"the gradient norm of the first layers is {ratio:.0e} of that of the last"
 
 
 def _constant(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if evidence.get("same_input"):
-        yield "input-constant", f"{evidence.get('layer') or 'the model'} sees the same input every time"
+        yield "input-constant", f"{evidence.get('layer') or 'the model'} gets the same input at every step"
 
 
 def _memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
-    yield "memory-grows", f"it grows by {size(float(evidence.get('bytes_per_step') or 0))} a step and does not level off"
+    yield "memory-grows", f"memory grows by {size(float(evidence.get('bytes_per_step') or 0))} per step and does not level off"
     if float(evidence.get("workers") or 0) > float(evidence.get("now") or 0):
         yield (
             "workers-hold-most",
             f"the loader's workers hold {size(evidence['workers'])}, the training {size(evidence['now'])}",
         )
     if float(evidence.get("in_evaluation") or 0) > 0.5:
-        yield "grows-in-evaluation", f"{100 * evidence['in_evaluation']:.0f} % of it came while the model was evaluated"
+        yield "grows-in-evaluation", f"{100 * evidence['in_evaluation']:.0f} % of the growth came during evaluation"
     if evidence.get("first_epoch"):
-        yield "grows-with-epoch-one", "the first pass over the data is still under way"
+        yield "grows-with-epoch-one", "the first epoch has not finished"
 
 
 def _out_of_memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
@@ -139,13 +140,13 @@ def _out_of_memory(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         return
     idle, others = reserved - allocated, total - free - reserved
     if idle > max(requested, 0.05 * total):
-        yield "reserved-but-unused", f"{size(idle)} are reserved but unused, more than the {size(requested)} that were requested"
+        yield "reserved-but-unused", f"{size(idle)} are reserved but unused, more than the {size(requested)} requested"
     if free and reserved and others > 0.1 * total:
-        yield "other-processes", f"{size(others)} of the card's {size(total)} are held by other processes"
+        yield "other-processes", f"other processes hold {size(others)} of the GPU's {size(total)}"
     if requested > total:
         yield "one-sample-fills-it", f"one tensor of {size(requested)} was requested, more than the whole GPU has"
     elif evidence.get("step") == 0 and allocated > 0.7 * total:
-        yield "fixed-part-fills-it", f"{size(allocated)} of {size(total)} were held before the first step was done"
+        yield "fixed-part-fills-it", f"{size(allocated)} of {size(total)} were allocated before the first step was finished"
 
 
 def _loading(evidence: Mapping[str, Any]) -> Iterable[Sign]:
@@ -154,7 +155,7 @@ def _loading(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield "one-worker-slow", f"{share:.0f} % of the waiting is for worker {evidence['slow_worker']}"
     workers, cores = evidence.get("workers"), evidence.get("cores")
     if workers == 0:
-        yield "no-loader-workers", "the loader has no workers: batches are made between the steps"
+        yield "no-loader-workers", "the loader has no workers: batches are loaded between the steps"
     elif workers and cores and workers >= cores:
         yield "worker-on-every-core", f"{workers} workers share {cores} cores"
     if evidence.get("persistent_workers"):
@@ -170,32 +171,32 @@ def _out_of_range(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     named = _TARGET.search(str(evidence.get("error") or ""))
     if named:
         label = f"label {named.group(1)}" if named.group(1) else "a label"
-        yield "labels-beyond", f"the loss was given {label}, which is not a class"
+        yield "labels-beyond", f"the loss got {label}, which is not a class"
 
 
 def _scaled(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     there, here = (f"{float(evidence.get(name) or 0):.3g}" for name in ("held_out_deviation", "deviation"))
-    yield "statistics-differ", f"held-out inputs have a deviation of {there}, those that are learned from {here}"
+    yield "statistics-differ", f"held-out inputs have a std of {there}, training inputs {here}"
 
 
 def _at_once(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     before, first = (float(evidence.get(name) or 0.0) for name in ("step_before", "first"))
     if 0.0 < before * _BEYOND_UPDATES < first:
-        yield "weights-jumped", f"the gradient norm went from {before:.3g} to {first:.3g} at once; no such update does that"
+        yield "weights-jumped", f"the gradient norm went from {before:.3g} to {first:.3g} in one step; no update does that"
         yield "jumped-at-once", ""
 
 
 def _diverged(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if "weight_norm_before" in evidence:  # which only the detector of weights that jump writes down
         before, now = (f"{float(evidence[name]):.3g}" for name in ("weight_norm_before", "weight_norm"))
-        yield "weights-jumped", f"the norm of the weights went from {before} to {now} there"
+        yield "weights-jumped", f"the norm of the weights jumped from {before} to {now}"
 
 
 def _oversized(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if "weight_norm_before" in evidence:
         before, now = (f"{float(evidence[name]):.3g}" for name in ("weight_norm_before", "weight_norm"))
         whose = evidence.get("parameter") or "the weights"
-        yield "weights-jumped", f"the norm of {whose} went from {before} to {now}; no update does that"
+        yield "weights-jumped", f"the norm of {whose} jumped from {before} to {now}; no update does that"
         if "parameter" in evidence:
             yield "training-goes-on", "the loss is finite"
 
@@ -210,38 +211,39 @@ def _leaked(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 
 def _order(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if evidence.get("sorted"):
-        same = "every epoch starts with the same batch" if "repeats" in evidence else "the loss oscillates alike in every pass"
+        same = "every epoch starts with the same batch" if "repeats" in evidence else "the loss curve repeats in every epoch"
         yield "period-of-an-epoch", same
-        yield "labels-in-order", "batches that follow each other are alike"
+        yield "labels-in-order", "neighbouring batches are similar"
 
 
 def _schedule(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if "lr_before" in evidence:
         before, now = float(evidence["lr_before"]), float(evidence.get("lr") or 0)
-        yield "lr-dropped", f"the learning rate fell from {before:.3g} to {now:.3g} at once"
+        yield "lr-dropped", f"the learning rate fell from {before:.3g} to {now:.3g} in one step"
     if "peak_lr" in evidence:
-        yield "lr-decayed", f"the learning rate is {float(evidence.get('lr') or 0):.3g}, from {float(evidence['peak_lr']):.3g}"
+        peak, now = float(evidence["peak_lr"]), float(evidence.get("lr") or 0)
+        yield "lr-decayed", f"the learning rate fell from {peak:.3g} to {now:.3g}"
         yield "was-falling", "the loss was still falling until then"
 
 
-_WAITS = {  # what a worker that stands waits for
-    "sleep": ("worker-waits", "the worker sleeps: a sleep, or a retry that waits"),
+_WAITS = {  # what a stuck worker waits for
+    "sleep": ("worker-waits", "the worker sleeps: a time.sleep, or a retry"),
     "process": ("worker-waits", "the worker waits for another process"),
     "lock": ("locks-wait", "the worker waits for a lock"),
     "file": ("waits-for-disk", "the worker waits for a file"),
-    "network": ("waits-for-network", "the worker waits for an answer over the network"),
+    "network": ("waits-for-network", "the worker waits for a network response"),
     "compute": ("computes-on", "the worker computes without finishing"),
 }
 _STANDS = {  # what the stacks of a hang showed
     "worker-died": ("workers-fewer", "a loader worker died"),
     "no-workers": ("workers-fewer", "the loader's workers died"),
-    "worker": ("worker-stands", "the worker is alive, and stuck in its own code"),
-    "loading": ("worker-stands", "the batch is made in the main process"),
+    "worker": ("worker-stands", "the worker is alive but stuck in the data set's code"),
+    "loading": ("worker-stands", "the batch is loaded in the main process"),
     "deadlock": ("locks-wait", "two threads wait for each other"),
     "lock": ("locks-wait", "a thread waits for a lock"),
     "loop": ("computes-on", "it computes without finishing"),
     "gil": ("computes-on", "compiled code holds the interpreter lock"),
-    "wait": ("waits-in-script", "the script itself waits there"),
+    "wait": ("waits-in-script", "the script itself is waiting"),
     "missing": ("collectives-differ", "a rank did not reach the collective"),
     "mismatch": ("collectives-differ", "the ranks are in different collectives"),
 }
@@ -250,14 +252,14 @@ _STANDS = {  # what the stacks of a hang showed
 def _hung(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     sign = _STANDS.get(str(evidence.get("kind")))
     if evidence.get("lock_in_c"):
-        yield "locks-wait", "compiled code waits for a lock or a signal of another thread"
+        yield "locks-wait", "compiled code waits for a lock, or for another thread"
     elif sign is not None:
         yield sign
     missing = _STANDS.get(str(evidence.get("missing_kind")))
     if missing is not None:
-        yield missing[0], f"the rank that is missing: {missing[1]}"
+        yield missing[0], f"the missing rank: {missing[1]}"
     if evidence.get("cut_off"):
-        yield "packets-lost", f"nothing that is sent to {evidence['cut_off']} is acknowledged"
+        yield "packets-lost", f"packets to {evidence['cut_off']} are not acknowledged"
     yield from of_ranks(evidence)
     waits = _WAITS.get(str(evidence.get("waits_for")))
     if waits is not None:
@@ -266,9 +268,9 @@ def _hung(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 
 def _divergence(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if not evidence.get("onset"):
-        yield "from-the-start", "so it was when the norms were compared for the first time"
+        yield "from-the-start", "the norms differed at the first comparison"
     if not evidence.get("gradients_shared"):
-        yield "gradients-differ", "the ranks do not share their gradients either"
+        yield "gradients-differ", "the gradients of the ranks differ too"
 
 
 def _set_up(evidence: Mapping[str, Any]) -> Iterable[Sign]:
@@ -278,7 +280,7 @@ def _set_up(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 
 def _late(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if evidence.get("data_bound"):
-        yield "waits-for-disk", f"rank {evidence.get('rank')} waits that much longer for its data"
+        yield "waits-for-disk", f"rank {evidence.get('rank')} waits longer for its data than the others"
     else:
         yield "late-by-its-own-work", f"rank {evidence.get('rank')} does not wait longer for its data than the others"
 

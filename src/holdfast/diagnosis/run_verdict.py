@@ -1,4 +1,4 @@
-"""What is said at the end of a run whose command succeeded: what was wrong with its training. None where all was well."""
+"""The line at the end of a run whose command succeeded: what was wrong with its training. None if nothing was."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _CLAUSES = {  # as the second half of a sentence, where the short name is none
     "loss-spike": "the loss jumped",
     "dead-units": "there are dead units",
     "saturated-units": "there are saturated units",
-    "overfitting": "it overfits",
-    "underfitting": "it underfits",
+    "overfitting": "the model overfits",
+    "underfitting": "the model underfits",
     "split-leak": "two splits share samples",
     "too-good": "the results are too good to be true",
-    "token-out-of-range": "a token was out of range",
+    "token-out-of-range": "a token or label was out of range",
     "slow-loading": "data loading is slow",
     "low-gpu-utilisation": "GPU utilisation is low",
     "recompilation": "torch.compile keeps recompiling",
     "gpu-out-of-memory": "GPU memory ran out",
     "host-out-of-memory": "host memory ran out",
-    "computing-on-cpu": "it trains on the CPU although a GPU is present",
+    "computing-on-cpu": "the training runs on the CPU although a GPU is present",
 }
 _ONCE = {  # what happens at a step, and does not last from there on
     *("loss-spike", "non-finite-input", "token-out-of-range", "gpu-out-of-memory", "host-out-of-memory", "replica-left"),
@@ -48,7 +48,7 @@ class RunVerdict(NamedTuple):
 
 
 def verdict_on(run: RunFolder) -> RunVerdict | None:
-    """What was wrong, from the journal, with the command that tells more."""
+    """What was wrong, from the journal, with the command that shows more."""
     rows = [row for row in run.journal if row.get("kind") in ("finding", "action")]
     findings = [
         row for row in rows if row["kind"] == "finding" and row.get("severity") in _ABOVE_INFO and _concerns_training(row)
@@ -64,7 +64,7 @@ def verdict_on(run: RunFolder) -> RunVerdict | None:
         why = str(first["evidence"].get("error")).partition(": ")[2]
         return RunVerdict(f"finished, but no step was recorded: {why}{more}: holdfast diagnose {run.target}", False)
     if open_ones:
-        since = "at" if first.get("code") in _ONCE else "since"
+        since = "at" if first.get("code") in _ONCE else "from"
         return RunVerdict(f"finished, but {_clause(first)} {since} {where}{more}: holdfast diagnose {run.target}", False)
     return RunVerdict(f"finished; repaired: {_name(first)} at {where}{more}: holdfast diagnose {run.target}", True)
 
@@ -82,7 +82,7 @@ def _resumed_from(rows: list[dict[str, Any]]) -> str:
 
 
 def _concerns_training(finding: Mapping[str, Any]) -> bool:
-    """What Holdfast itself could not do is in the journal; said here is only that nothing was watched at all."""
+    """Failures of Holdfast itself stay in the journal; the verdict only reports that nothing was watched at all."""
     return finding.get("code") != _OWN or (finding.get("evidence") or {}).get("what") == NOTHING_SEEN
 
 

@@ -1,7 +1,7 @@
 """Compare a checkpoint with a model, or with another checkpoint: does it fit, what differs, what does that mean, what to type.
 
     side_of(contents) | side_of_model(model)  ->  Side
-    compare(one, other)                       ->  Comparison
+    compare(checkpoint, other)                ->  Comparison
 
 Pure: it reads names, shapes and plain values, no tensor.
 """
@@ -30,9 +30,9 @@ _ALONE_LEFT_OUT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What was found. `differences` are in the order in which they matter; each says what it stops."""
+    """What was found. `differences` come in the order in which they matter; each says what it stops."""
 
-    one: Side
+    checkpoint: Side
     other: Side
     labels: Labels
     which: Which
@@ -72,7 +72,7 @@ class Comparison:
         """For --json."""
         matched = self.matched
         return {
-            "checkpoint": self.one.name,
+            "checkpoint": self.checkpoint.name,
             "with": self.other.name,
             "fits": self.fits,
             "verdict": self.verdict,
@@ -115,7 +115,7 @@ def compare(
     differences += training_differences(side, other, labels)
     differences += setting_differences(side.settings, other.settings, labels, tell_lone=not other.is_model)
     comparison = Comparison(
-        one=side, other=other, labels=labels, which=chosen, matched=matched, differences=differences,
+        checkpoint=side, other=other, labels=labels, which=chosen, matched=matched, differences=differences,
         notes=[*matched.notes, *_notes(matched, side, other, labels)],
     )  # fmt: skip
     comparison.calls.extend(_calls(comparison, tuple(leave_out), part))
@@ -134,7 +134,7 @@ def labels_of(side: Side, other: Side) -> Labels:
 def _troubles(side: Side, label: str) -> Iterator[Difference]:
     """The first thing that is wrong with the file; the rest follows from it."""
     for trouble in side.troubles[:1]:
-        message = f"{label} is {trouble.state}: {trouble.words[:1].lower()}{trouble.words[1:].rstrip('.')}"
+        message = f"{label} is {trouble.state}: {trouble.text[:1].lower()}{trouble.text[1:].rstrip('.')}"
         yield unfit(trouble.state, message, trouble.fix)
 
 
@@ -218,22 +218,22 @@ def _calls(comparison: Comparison, leave_out: tuple[str, ...], part: str) -> Ite
     if comparison.weights_fit and comparison.matched.pairs:
         exact = set(comparison.matched.rename.names.values()) == set(comparison.other.weights)
         line = (
-            torch_call(comparison.one, comparison.matched.rename)
+            torch_call(comparison.checkpoint, comparison.matched.rename)
             if exact and comparison.which == "model" and not leave_out
             else None
         )
         yield from [line] if line else []
-        yield own_call(comparison.one, which=comparison.which, leave_out=leave_out, part=part)
+        yield own_call(comparison.checkpoint, which=comparison.which, leave_out=leave_out, part=part)
         return
     stopping = [difference for difference in comparison.differences if difference.stops == "weights"]
     if [difference.kind for difference in stopping] == ["ambiguous"]:
-        yield own_call(comparison.one, which=comparison.which, part=comparison.matched.rename.removed.rstrip("."))
+        yield own_call(comparison.checkpoint, which=comparison.which, part=comparison.matched.rename.removed.rstrip("."))
     elif comparison.matched.pairs and stopping and all(difference.kind in _ALONE_LEFT_OUT for difference in stopping):
         among = {*comparison.other.weights, *comparison.matched.rename.names.values()}
         groups = grouped(dict.fromkeys(name for difference in stopping for name in difference.names), among)
         parts = [group.label for group in groups]
         if len(parts) <= _PARTS_LISTED:
-            yield own_call(comparison.one, which=comparison.which, leave_out=(*leave_out, *parts), part=part)
+            yield own_call(comparison.checkpoint, which=comparison.which, leave_out=(*leave_out, *parts), part=part)
 
 
 def own_call(side: Side, *, which: str = "model", leave_out: Sequence[str] = (), part: str = "") -> str:

@@ -121,7 +121,7 @@ def _refuse_bad(contents: Contents, *, allow_unsafe: bool) -> None:
         fix = trouble.fix
         if trouble.state == "unsafe":
             fix += "; if you know where it comes from, allow_unsafe=True reads its numbers and runs nothing of it"
-        raise BadCheckpoint(f"{contents.path} is {trouble.state}: {trouble.words}", fix=fix)
+        raise BadCheckpoint(f"{contents.path} is {trouble.state}: {trouble.text}", fix=fix)
 
 
 def _refuse_unfit(comparison: Comparison, training: Training, *, strict: bool) -> None:
@@ -129,11 +129,11 @@ def _refuse_unfit(comparison: Comparison, training: Training, *, strict: bool) -
         raise DoesNotMatch(_problem(comparison), fix=_fix(comparison))
     if not comparison.matched.pairs:
         raise DoesNotMatch(
-            f"Nothing of {comparison.one.name} would be loaded.", fix="see what `only`, `part` and `leave_out` name"
+            f"Nothing of {comparison.checkpoint.name} would be loaded.", fix="see what `only`, `part` and `leave_out` name"
         )
     problems = list(training.problems)
     if training.absent and strict:
-        held = ", ".join(sorted(comparison.one.holds)) or "nothing else"
+        held = ", ".join(sorted(comparison.checkpoint.holds)) or "nothing else"
         problems.append(
             Difference(
                 kind="weights-only",
@@ -142,13 +142,13 @@ def _refuse_unfit(comparison: Comparison, training: Training, *, strict: bool) -
             )
         )
     if problems:
-        raise DoesNotMatch(f"{comparison.one.name} cannot restore the training: {problems[0].words}.", fix=problems[0].fix)
+        raise DoesNotMatch(f"{comparison.checkpoint.name} cannot restore the training: {problems[0].words}.", fix=problems[0].fix)
 
 
 def _problem(comparison: Comparison) -> str:
     """The same words as `holdfast checkpoints compare` has."""
     stopping = [difference for difference in comparison.differences if difference.stops == "weights"]
-    first = f"{comparison.one.name} {comparison.verdict}."
+    first = f"{comparison.checkpoint.name} {comparison.verdict}."
     return "\n".join([first, *(f"  also: {difference.words}" for difference in stopping[1:])])
 
 
@@ -161,7 +161,7 @@ def _verify(contents: Contents, used: list[TensorInfo], *, allow_non_finite: boo
     verdict = verify(contents)
     for trouble in verdict.troubles:
         if trouble.state in ("torn", "unreadable"):
-            raise BadCheckpoint(f"{contents.path} is {trouble.state}: {trouble.words}", fix=trouble.fix)
+            raise BadCheckpoint(f"{contents.path} is {trouble.state}: {trouble.text}", fix=trouble.fix)
     names = {info.name for whole in used for info in pieces_of(whole)}
     bad = [tensor for tensor in verdict.bad if tensor.name in names]
     if bad and not allow_non_finite:
@@ -180,7 +180,7 @@ def _refuse_changed(contents: Contents) -> None:
 
 
 def _loaded(comparison: Comparison, training: Training, plan: Plan, which: Which, extra: list[str]) -> Loaded:
-    matched, side = comparison.matched, comparison.one
+    matched, side = comparison.matched, comparison.checkpoint
     differences = [difference.words for difference in comparison.differences if difference.stops != "resume"]
     for difference in comparison.differences:
         if difference.stops == "use":

@@ -20,7 +20,7 @@ FINDINGS = {
     "scaler-collapse": "the gradient scaler collapsed",
     "loss-plateau": "the loss no longer falls",
     "loss-oscillation": "the loss oscillates",
-    "not-learning": "it does not learn",
+    "not-learning": "the model does not learn",
     "constant-predictions": "all predictions are the same",
     "overfitting": "overfitting",
     "underfitting": "underfitting",
@@ -32,12 +32,12 @@ FINDINGS = {
     "split-leak": "the same samples in two splits",
     "too-good": "too good to be true",
     "preprocessing-mismatch": "preprocessing differs between splits",
-    "token-out-of-range": "token out of range",
+    "token-out-of-range": "a token or label is out of range",
     "class-imbalance": "classes are imbalanced",
     "hang": "the training hangs",
     "loader-stall": "the loader delivers no batches",
     "collective-stall": "ranks wait for each other",
-    "rank-divergence": "the ranks no longer agree",
+    "rank-divergence": "the ranks have different weights",
     "replica-left": "a torchft replica left or joined",
     "ranks-differ": "one rank is set up differently",
     "straggler": "one rank is slower than the others",
@@ -50,8 +50,8 @@ FINDINGS = {
     "gpu-out-of-memory": "out of GPU memory",
     "host-out-of-memory": "out of host memory",
     "computing-on-cpu": "training on the CPU although a GPU is present",
-    "checkpoint-torn": "a checkpoint is torn",
-    "checkpoint-non-finite": "a checkpoint holds non-finite weights",
+    "checkpoint-torn": "a checkpoint is incomplete",
+    "checkpoint-non-finite": "a checkpoint holds NaN or Inf",
     "checkpoint-incompatible": "the checkpoint does not fit the model",
     "checkpoint-not-saved": "a checkpoint could not be saved",
     "resume-mismatch": "the resume does not match the earlier run",
@@ -73,7 +73,7 @@ class ActionWords(NamedTuple):
 
 ACTIONS = {
     "skip-batch": ActionWords("update skipped", "skip the update", {}),
-    "clip": ActionWords("gradient norm kept", "keep the gradient norm", {"max_norm": " under {}", "steps": " for {} steps"}),
+    "clip": ActionWords("gradients clipped", "clip the gradients", {"max_norm": " at {}", "steps": " for {} steps"}),
     "roll-back": ActionWords(
         "rolled back",
         "roll back",
@@ -93,7 +93,7 @@ ACTIONS = {
     "end-processes": ActionWords("processes ended", "end the processes", {}),
     "restart": ActionWords(
         "restarted",
-        "start it again",
+        "restart",
         {"workers": ", {} loader workers", "parts": ", batches in {} parts", "lr_factor": ", learning rate x {}"},
     ),
     "stop": ActionWords("training stopped", "stop the training", {"why": ": {}"}),
@@ -119,5 +119,5 @@ def action_words(kind: object) -> ActionWords:
 
 
 def plain(text: str) -> str:
-    """Text from a file as one line that a terminal can be given: no line ends, no control characters."""
+    """Text from a file as one line that is safe for a terminal: no line ends, no control characters."""
     return "".join(character if character.isprintable() else "�" for character in " ".join(text.split()))

@@ -98,7 +98,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
     contents = open_checkpoint(folder)
     if contents.state not in ("clean", "non-finite"):
         trouble = contents.troubles[0]
-        raise StorageError(f"{folder} cannot be read: {trouble.words}", fix=trouble.fix)
+        raise StorageError(f"{folder} cannot be read: {trouble.text}", fix=trouble.fix)
     return dict(dcp().FileSystemReader(folder).read_metadata().state_dict_metadata)
 
 

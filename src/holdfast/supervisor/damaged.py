@@ -68,4 +68,4 @@ def _trouble(path: Path) -> str | None:
         verdict = verify(open_checkpoint(path))
     except (HoldfastError, OSError):  # gone, or of another kind: nothing is known
         return None
-    return next((trouble.words for trouble in verdict.troubles if trouble.state in _TORN), None)
+    return next((trouble.text for trouble in verdict.troubles if trouble.state in _TORN), None)

@@ -159,7 +159,7 @@ def summary(run: RunFolder, post_mortem: PostMortem) -> list[str]:
     lines = [head, *([f"  {' · '.join(facts)}"] if facts else [])]
     for place, ranked in enumerate(post_mortem.ranked[:_SHOWN]):
         lines.append(f"  {f'or, {ranked.stated}' if place else f'{ranked.stated} cause'}: {ranked.cause.because}")
-        lines += [f"    fix: {fix.words}" for fix in ranked.fixes[:1]]
+        lines += [f"    fix: {fix.text}" for fix in ranked.fixes[:1]]
     return [*lines, f"  more: {_more(run)}"]
 
 

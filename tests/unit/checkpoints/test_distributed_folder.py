@@ -119,12 +119,10 @@ def test_a_folder_without_its_index_is_an_interrupted_save(copy: Path) -> None:
     (copy / ".metadata").rename(copy / ".metadata.tmp")
     contents = open_checkpoint(copy)
     assert (
-        contents.state == "torn"
-        and "no index" in contents.troubles[0].words
-        and "just being written" in contents.troubles[0].words
+        contents.state == "torn" and "no index" in contents.troubles[0].text and "just being written" in contents.troubles[0].text
     )
     (copy / ".metadata.tmp").unlink()
-    assert "interrupted before the end." in open_checkpoint(copy).troubles[0].words
+    assert "interrupted before the end." in open_checkpoint(copy).troubles[0].text
 
 
 def test_a_missing_file_is_named_with_what_is_lost(folders: Path, tmp_path: Path) -> None:
@@ -132,7 +130,7 @@ def test_a_missing_file_is_named_with_what_is_lost(folders: Path, tmp_path: Path
     (tmp_path / "a/__1_0.distcp").unlink()
     contents = open_distributed(tmp_path / "a")
     assert contents.state == "torn" and [trouble.where for trouble in contents.troubles] == ["__1_0.distcp"]
-    assert "model.0.weight[4:7, 0:5]" in contents.troubles[0].words
+    assert "model.0.weight[4:7, 0:5]" in contents.troubles[0].text
     assert isinstance(contents.tree["model"]["0.weight"], InPieces)  # what is there is still shown
 
 
@@ -141,9 +139,9 @@ def test_a_file_cut_anywhere_is_torn_and_says_what_is_not_whole(copy: Path) -> N
     for length in range(0, len(data), 997):
         (copy / "__0_0.distcp").write_bytes(data[:length])
         contents = open_distributed(copy)
-        assert contents.state == "torn" and "__0_0.distcp is truncated" in contents.troubles[0].words, length
+        assert contents.state == "torn" and "__0_0.distcp is truncated" in contents.troubles[0].text, length
     (copy / "__0_0.distcp").write_bytes(data[:-1])
-    words = open_distributed(copy).troubles[0].words
+    words = open_distributed(copy).troubles[0].text
     assert "at least 1 bytes are missing; 1 tensors and values are incomplete: optim.state.5.exp_avg_sq" in words
 
 
@@ -160,14 +158,14 @@ def test_an_index_cut_anywhere_is_never_clean(copy: Path) -> None:
     for length in range(0, len(index), 151):
         (copy / ".metadata").write_bytes(index[:length])
         contents = open_distributed(copy)
-        assert contents.state == "torn" and "is truncated" in contents.troubles[0].words, length
+        assert contents.state == "torn" and "is truncated" in contents.troubles[0].text, length
 
 
 def test_files_of_another_save_are_told(folders: Path, tmp_path: Path) -> None:
     shutil.copytree(folders / "threads", tmp_path / "a")
     shutil.copy(folders / "threads/__0_1.distcp", tmp_path / "a/__0_2.distcp")
     contents = open_distributed(tmp_path / "a")
-    assert contents.state == "torn" and "is not what the index says" in contents.troubles[0].words
+    assert contents.state == "torn" and "is not what the index says" in contents.troubles[0].text
 
 
 def test_files_that_the_index_does_not_name_are_a_note(copy: Path) -> None:

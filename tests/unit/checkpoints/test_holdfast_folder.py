@@ -41,7 +41,7 @@ def change(folder: Path, **facts: Any) -> None:
 
 
 def words(contents: Contents) -> str:
-    return "\n".join(trouble.words for trouble in contents.troubles)
+    return "\n".join(trouble.text for trouble in contents.troubles)
 
 
 def test_all_parts_are_there_under_the_names_of_the_model(folder: Path) -> None:

@@ -25,7 +25,7 @@ def test_indexes_that_name_themselves_or_each_other_are_told_at_once(tmp_path: P
     index(tmp_path / "other.safetensors.index.json", "one.safetensors.index.json", "itself.safetensors.index.json")
     for path in (itself, one):
         contents = open_checkpoint(path)
-        assert contents.state == "unreadable" and "is an index of other files" in contents.troubles[0].words
+        assert contents.state == "unreadable" and "is an index of other files" in contents.troubles[0].text
 
 
 def test_indexes_that_lead_to_ever_more_indexes_are_not_followed(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ verify(open_checkpoint(small))  # what is imported and set up once
 before = peak()
 for path in paths:
     verdict = verify(open_checkpoint(path))
-    print(path.name, (peak() - before) // 1024, verdict.state, *(one.words for one in verdict.troubles), flush=True)
+    print(path.name, (peak() - before) // 1024, verdict.state, *(one.text for one in verdict.troubles), flush=True)
 """
 
 
@@ -121,7 +121,7 @@ def test_a_header_that_would_fill_the_memory_is_refused_before_it_does(tmp_path:
         (tmp_path / f"{name}.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
         contents = open_checkpoint(tmp_path / f"{name}.safetensors")
         assert contents.state == "unreadable" and contents.tensors == [], name
-        assert "values" in contents.troubles[0].words or "250,000 tensors" in contents.troubles[0].words
+        assert "values" in contents.troubles[0].text or "250,000 tensors" in contents.troubles[0].text
     taken = megabytes(*(tmp_path / f"{name}.safetensors" for name in HEADERS))
     assert len(taken) == len(HEADERS) and max(taken.values()) < 64, taken
 

@@ -49,7 +49,7 @@ def copied(saved: Path, tmp_path: Path) -> Callable[[str], Path]:
 
 
 def words(contents: Contents) -> str:
-    return "\n".join(trouble.words for trouble in contents.troubles)
+    return "\n".join(trouble.text for trouble in contents.troubles)
 
 
 def test_a_trainer_folder_is_one_checkpoint_with_all_its_parts(saved: Path) -> None:

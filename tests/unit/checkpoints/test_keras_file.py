@@ -67,7 +67,7 @@ def test_weights_and_the_step_are_read_and_a_cut_or_non_finite_file_is_not_clean
 def test_a_byte_that_changed_in_an_archive_is_found(tmp_path: Path) -> None:
     content = bytearray(archive(weights()))
     content[content.index(KERNEL.tobytes()) + 9] ^= 1
-    assert "do not match their checksum" in written(tmp_path / "a.keras", bytes(content)).troubles[0].words
+    assert "do not match their checksum" in written(tmp_path / "a.keras", bytes(content)).troubles[0].text
 
 
 def test_weights_that_were_never_written_and_data_in_hdf5_are_no_checkpoints(tmp_path: Path) -> None:
@@ -99,4 +99,4 @@ def test_a_file_can_be_written_again_while_it_is_verified(tmp_path: Path, monkey
 def test_without_h5py_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
     trouble = written(tmp_path / "a.keras", archive(b"\x89HDF\r\n\x1a\n")).troubles[0]
-    assert trouble.fix == "pip install h5py" and "Keras" in trouble.words
+    assert trouble.fix == "pip install h5py" and "Keras" in trouble.text

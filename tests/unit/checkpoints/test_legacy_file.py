@@ -41,7 +41,7 @@ def aged(path: Path) -> Path:
 
 
 def words(contents: Contents) -> str:
-    return " ".join(trouble.words for trouble in contents.troubles)
+    return " ".join(trouble.text for trouble in contents.troubles)
 
 
 def test_a_checkpoint_of_the_older_form_is_read(path: Path) -> None:

@@ -85,7 +85,7 @@ NOT_CHECKPOINTS = {
 def test_what_is_no_checkpoint_is_unreadable_and_named_for_what_it_is(tmp_path: Path, name: str) -> None:
     data, words = NOT_CHECKPOINTS[name]
     contents = written(tmp_path / "model.pt", data)
-    assert contents.state == "unreadable" and words in contents.troubles[0].words and contents.troubles[0].fix
+    assert contents.state == "unreadable" and words in contents.troubles[0].text and contents.troubles[0].fix
     assert contents.size == len(data)
 
 
@@ -101,7 +101,7 @@ def test_onnx_and_tensorflow_files_are_known_by_their_names(tmp_path: Path) -> N
         ("a.bin2", "unknown kind"),
     ):
         contents = written(tmp_path / name, b"\x08\x07\x12\x07pytorch\x1a\x05\xff\xfe")
-        assert contents.state == "unreadable" and words in contents.troubles[0].words
+        assert contents.state == "unreadable" and words in contents.troubles[0].text
 
 
 @every_case("name", ["a.pt", "a.safetensors", "a.ckpt", "a"])
@@ -109,7 +109,7 @@ def test_an_empty_file_and_one_of_zeros_are_torn(tmp_path: Path, name: str) -> N
     empty = written(tmp_path / name, b"")
     zeros = written(tmp_path / name, bytes(10_000))
     assert empty.state == zeros.state == "torn"
-    assert "is empty" in empty.troubles[0].words and "starts with zeros" in zeros.troubles[0].words
+    assert "is empty" in empty.troubles[0].text and "starts with zeros" in zeros.troubles[0].text
 
 
 @every_case("name", ["a.pt", "a.safetensors", "a.dat", "a"])
@@ -127,7 +127,7 @@ def test_the_oldest_pickles_are_text_and_are_still_judged(tmp_path: Path) -> Non
     contents = written(tmp_path / "a.pt", f"cos\nsystem\n(S'touch {ran}'\ntR.".encode())
     assert contents.state == "unsafe" and any("system" in name for name in contents.refused) and not ran.exists()
     assert written(tmp_path / "b.pkl", pickle.dumps({"epoch": 3}, protocol=0)).tree == {"epoch": 3}
-    assert "a text, not a checkpoint" in written(tmp_path / "c.pt", b"I am not\na pickle.").troubles[0].words
+    assert "a text, not a checkpoint" in written(tmp_path / "c.pt", b"I am not\na pickle.").troubles[0].text
 
 
 def test_pipes_sockets_and_devices_are_never_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_pipes_sockets_and_devices_are_never_opened(tmp_path: Path, monkeypatch:
         listening.bind("socket.pt")
         for path in (tmp_path / "pipe.pt", tmp_path / "socket.pt", Path("/dev/zero"), Path("/dev/null")):
             contents = open_checkpoint(path)
-            assert contents.state == "unreadable" and "not opened" in contents.troubles[0].words
+            assert contents.state == "unreadable" and "not opened" in contents.troubles[0].text
 
 
 def test_a_pipe_in_a_checkpoint_folder_is_not_opened_either(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_pipe_in_a_checkpoint_folder_is_not_opened_either(tmp_path: Path) -> N
 def test_a_link_that_leads_nowhere_says_where_it_leads(tmp_path: Path) -> None:
     (tmp_path / "last.ckpt").symlink_to("epoch=3.ckpt")
     contents = open_checkpoint(tmp_path / "last.ckpt")
-    assert contents.state == "unreadable" and "a link to epoch=3.ckpt, which does not exist" in contents.troubles[0].words
+    assert contents.state == "unreadable" and "a link to epoch=3.ckpt, which does not exist" in contents.troubles[0].text
     (tmp_path / "round.pt").symlink_to("round.pt")
     assert open_checkpoint(tmp_path / "round.pt").state == "unreadable"
 
@@ -169,7 +169,7 @@ def as_another_user(path: Path) -> list[str]:
             if os.geteuid() == 0:
                 os.setgid(65534)
                 os.setuid(65534)
-            os.write(sending, "\n".join(trouble.words for trouble in open_checkpoint(path).troubles).encode())
+            os.write(sending, "\n".join(trouble.text for trouble in open_checkpoint(path).troubles).encode())
         finally:
             os._exit(0)
     os.close(sending)
@@ -197,12 +197,12 @@ def test_what_may_not_be_read_by_this_user_says_so(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_none_by_itself_names_those_in_it(tmp_path: Path) -> None:
-    assert "an empty folder" in open_checkpoint(tmp_path).troubles[0].words
+    assert "an empty folder" in open_checkpoint(tmp_path).troubles[0].text
     (tmp_path / "runs").mkdir()
-    assert "a folder without a checkpoint" in open_checkpoint(tmp_path).troubles[0].words
+    assert "a folder without a checkpoint" in open_checkpoint(tmp_path).troubles[0].text
     (tmp_path / "runs/a.pt").write_bytes(b"x")
     contents = open_checkpoint(tmp_path)
-    assert "with 1 checkpoints" in contents.troubles[0].words and "runs/a.pt" in contents.troubles[0].fix
+    assert "with 1 checkpoints" in contents.troubles[0].text and "runs/a.pt" in contents.troubles[0].fix
     (tmp_path / "step-000003").mkdir()
     assert open_checkpoint(tmp_path / "step-000003").state == "torn"
 
@@ -298,7 +298,7 @@ def test_deepspeed_folders_are_one_checkpoint_and_name_a_missing_rank(tmp_path: 
     assert contents.state == "clean" and contents.producer == "deepspeed" and contents.versions["deepspeed"] == "0.14.0"
     assert contents.tree["mp_rank_00_model_states"]["module"]["a"].shape == (2,) and len(contents.tensors) == 4
     (folder / "zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
-    assert "rank 1" in open_checkpoint(folder).troubles[0].words
+    assert "rank 1" in open_checkpoint(folder).troubles[0].text
 
 
 def test_a_header_longer_than_memory_is_not_asked_for(tmp_path: Path) -> None:

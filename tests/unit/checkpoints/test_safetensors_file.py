@@ -36,7 +36,7 @@ def entry(begin: int, end: int, shape: list[int] | None = None, dtype: str = "U8
 
 def the_trouble(contents: Contents) -> str:
     assert contents.troubles, "called clean"
-    return contents.troubles[0].words
+    return contents.troubles[0].text
 
 
 def test_every_tensor_lies_where_the_header_says(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_missing_shard_is_named_with_its_tensors(folder: Path) -> None:
     contents = open_index(folder / INDEX)
     (trouble,) = contents.troubles
     assert contents.state == "torn" and trouble.where == "model-00001-of-00002.safetensors"
-    assert "is missing, and with it 2 tensors" in trouble.words and "b.weight" in contents.tree
+    assert "is missing, and with it 2 tensors" in trouble.text and "b.weight" in contents.tree
 
 
 def test_a_cut_or_empty_shard_is_named(folder: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_cut_or_empty_shard_is_named(folder: Path) -> None:
     for length in (0, 5, 30, len(data) - 1):
         shard.write_bytes(data[:length])
         contents = open_index(folder / INDEX)
-        assert contents.state == "torn" and contents.troubles[0].words.startswith("model-00002-of-00002.safetensors: it is ")
+        assert contents.state == "torn" and contents.troubles[0].text.startswith("model-00002-of-00002.safetensors: it is ")
 
 
 def test_a_shard_of_another_save_is_told(folder: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_shard_of_another_save_is_told(folder: Path) -> None:
     contents = open_index(folder / INDEX)
     assert (
         contents.state == "torn"
-        and "does not hold 1 tensors that the index says are in it: b.weight" in contents.troubles[0].words
+        and "does not hold 1 tensors that the index says are in it: b.weight" in contents.troubles[0].text
     )
     assert any("c.weight" in note for note in contents.notes)
 
@@ -107,7 +107,7 @@ def test_an_index_never_leads_out_of_its_folder(folder: Path) -> None:
     for name in ("/etc/passwd", "../secret.safetensors", "..", "", "a\0b", "sub/../../x"):
         change(folder, weight_map={"a.weight": name})
         contents = open_index(folder / INDEX)
-        assert contents.state == "unreadable" and "outside its folder" in contents.troubles[0].words
+        assert contents.state == "unreadable" and "outside its folder" in contents.troubles[0].text
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,10 @@ def test_a_damaged_index_is_told_and_never_raises(folder: Path, text: str) -> No
 def test_shards_without_an_index_are_an_interrupted_save(folder: Path) -> None:
     (folder / INDEX).unlink()
     contents = open_checkpoint(folder)
-    assert contents.state == "torn" and "2 of 2 shards and no index" in contents.troubles[0].words
+    assert contents.state == "torn" and "2 of 2 shards and no index" in contents.troubles[0].text
     (folder / "model-00001-of-00002.safetensors").unlink()
     contents = open_checkpoint(folder)
-    assert "1 of 2 shards and no index" in contents.troubles[0].words and "b.weight" in contents.tree["model"]
+    assert "1 of 2 shards and no index" in contents.troubles[0].text and "b.weight" in contents.tree["model"]
 
 
 def test_an_index_cut_or_changed_at_random_is_never_clean_while_a_tensor_is_missing(folder: Path) -> None:

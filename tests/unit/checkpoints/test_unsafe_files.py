@@ -98,7 +98,7 @@ def judge(contents: Contents, name: str, marker: Path) -> None:
     assert contents.state == "unsafe", contents.troubles
     assert name in [refused.removeprefix("_") for refused in contents.refused]
     told = [trouble for trouble in contents.troubles if trouble.state == "unsafe"]
-    assert len(told) == 1 and (name in told[0].words or len(contents.refused) > 3) and "weights_only=False" in told[0].fix
+    assert len(told) == 1 and (name in told[0].text or len(contents.refused) > 3) and "weights_only=False" in told[0].fix
     assert not marker.exists()
 
 
@@ -288,7 +288,7 @@ def test_two_records_of_one_name_are_both_judged_and_told(first: bool, tmp_path:
             archive.writestr("a/data.pkl", data)
     contents = open_zip(path)
     judge(contents, "os.system", tmp_path / "ran")
-    assert any("two records with the same name" in trouble.words for trouble in contents.troubles)
+    assert any("two records with the same name" in trouble.text for trouble in contents.troubles)
 
 
 def test_a_pickle_in_capital_letters_is_the_one_that_torch_loads(tmp_path: Path) -> None:

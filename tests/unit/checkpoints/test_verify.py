@@ -84,7 +84,7 @@ def test_the_tensor_and_how_many_of_its_numbers_are_bad_is_told(tmp_path: Path, 
     assert verdict.state == "non-finite"
     assert verdict.bad == [BadTensor("bad.weight", nan=2, inf=2, count=1001)]
     (trouble,) = verdict.troubles
-    assert "1 of 3 tensors holds non-finite values: 2 NaN and 2 Inf" in trouble.words
+    assert "1 of 3 tensors holds non-finite values: 2 NaN and 2 Inf" in trouble.text
 
 
 def test_safetensors_are_looked_at_as_well(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_flipped_bit_anywhere_in_the_numbers_is_found(tmp_path: Path) -> None:
         verdict = judged(path)
         assert verdict.state == "torn"
         hit = next(tensor.name for tensor in contents.tensors if tensor.storage == number)
-        assert any(f"The bytes of {hit} do not match their checksum" in one.words for one in verdict.troubles)
+        assert any(f"The bytes of {hit} do not match their checksum" in one.text for one in verdict.troubles)
 
 
 def test_damage_in_many_tensors_is_one_sentence(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_damage_in_many_tensors_is_one_sentence(tmp_path: Path) -> None:
         data[storage.offset] ^= 1
     path.write_bytes(data)
     (trouble,) = judged(path).troubles
-    assert "0.weight, 1.weight, 2.weight and 27 more do not match their checksums" in trouble.words
+    assert "0.weight, 1.weight, 2.weight and 27 more do not match their checksums" in trouble.text
 
 
 def test_a_file_cut_at_any_byte_is_never_called_clean(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_a_cut_file_is_not_also_called_damaged(tmp_path: Path) -> None:
     data = saved(tmp_path, training()).read_bytes()
     path = tmp_path / "cut.pt"
     path.write_bytes(data[: len(data) // 2])
-    assert not [one for one in judged(path).troubles if "checksum" in one.words]
+    assert not [one for one in judged(path).troubles if "checksum" in one.text]
 
 
 def test_a_file_cut_short_while_it_is_read_is_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +285,7 @@ def test_a_file_cut_short_while_it_is_read_is_torn(tmp_path: Path, monkeypatch: 
 
     verdict = judged(path, crc32=cut)
     assert verdict.state == "torn"
-    assert [one.words for one in verdict.troubles] == ["It became shorter while it was read."]
+    assert [one.text for one in verdict.troubles] == ["It became shorter while it was read."]
     assert "verify it again" in verdict.troubles[0].fix
 
 
@@ -304,7 +304,7 @@ def test_a_file_that_something_writes_to_meanwhile_is_torn(tmp_path: Path, happe
         os.utime(path, (1, 1))
     verdict = verify(contents)
     assert verdict.state == "torn"
-    assert all("while it was read" in one.words for one in verdict.troubles) and len(verdict.troubles) == 1
+    assert all("while it was read" in one.text for one in verdict.troubles) and len(verdict.troubles) == 1
 
 
 def test_training_that_saves_over_the_file_again_and_again_never_makes_verify_raise(tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ def test_arrays_of_numpy_are_looked_at_too(protocol: int, order: str, tmp_path: 
     path.write_bytes(pickle.dumps({"model": {"a": good, "b": np.asfortranarray(bad)}, "metrics": {"loss": bad[:8]}}, protocol))
     verdict = verify(open_checkpoint(path))
     assert [(one.name, one.nan, one.inf, one.count) for one in verdict.bad] == [("model.b", 1, 1, 150_000)]
-    assert verdict.state == "non-finite" and "metrics.loss" in verdict.notes[0] and "1 of 3" in verdict.troubles[0].words
+    assert verdict.state == "non-finite" and "metrics.loss" in verdict.notes[0] and "1 of 3" in verdict.troubles[0].text
     path.write_bytes(pickle.dumps({"model": {"a": good}}, protocol))
     assert verify(open_checkpoint(path), must_hold_tensors=True).state == "clean"
 
@@ -389,7 +389,7 @@ def test_a_file_without_tensors_is_not_a_clean_checkpoint(tmp_path: Path) -> Non
     path = saved(tmp_path, {"epoch": 3, "name": "a"})
     assert verify(open_checkpoint(path)).state == "clean"
     verdict = verify(open_checkpoint(path), must_hold_tensors=True)
-    assert verdict.state == "unreadable" and "no tensor" in verdict.troubles[0].words and "weights" in verdict.troubles[0].fix
+    assert verdict.state == "unreadable" and "no tensor" in verdict.troubles[0].text and "weights" in verdict.troubles[0].fix
 
 
 @every_case("layout", [torch.sparse_coo, torch.sparse_csr])

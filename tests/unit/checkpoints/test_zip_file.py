@@ -36,7 +36,7 @@ def aged(path: Path, seconds: float = 3600.0) -> Path:
 
 
 def words(contents: Contents) -> str:
-    return " ".join(trouble.words for trouble in contents.troubles)
+    return " ".join(trouble.text for trouble in contents.troubles)
 
 
 def rewritten(path: Path, **options: Any) -> Path:
@@ -91,7 +91,7 @@ def test_a_cut_file_tells_how_much_of_it_is_there_and_what_it_held(tmp_path: Pat
     (tmp_path / "a.pt").write_bytes(data[: len(data) // 2])
     contents = open_zip(aged(tmp_path / "a.pt"))
     assert [info.name for info in contents.tensors] == [f"w{at}" for at in range(10)]
-    assert contents.troubles[0].words.startswith("The file ends after 21.1 of 41.1 KiB")
+    assert contents.troubles[0].text.startswith("The file ends after 21.1 of 41.1 KiB")
     assert len(contents.troubles) == 1
 
 
@@ -156,7 +156,7 @@ def test_an_archive_that_was_packed_again_is_read_as_far_as_it_can(path: Path, m
     if method == zipfile.ZIP_DEFLATED:
         assert contents.tree["epoch"] == 3 and [info.name for info in contents.tensors] == NAMES
         (trouble,) = contents.troubles
-        assert "save it again" in trouble.fix and "incomplete" not in trouble.words
+        assert "save it again" in trouble.fix and "incomplete" not in trouble.text
         assert {storage.size for storage in contents.storages} == {0}
 
 

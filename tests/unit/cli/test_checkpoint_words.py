@@ -24,7 +24,7 @@ def event(**row: Any) -> Event:
         ({"event": "saved", "path": "{here}/last.pt", "size": 29_184, "seconds": 1.24}, "saved last.pt (28.5 KiB in 1.2 s)"),
         (
             {"event": "saved", "path": "/a/last.pt", "count": 9, "and_others": 3},
-            "saved /a/last.pt, the last of 9 times, and 3 other files",
+            "saved /a/last.pt, the last of 9 saves, and 3 other files",
         ),
         (
             {"event": "diverted", "path": "{here}/best.pt", "diverted_to": "{here}/best.non-finite-step-50.pt"},
@@ -33,7 +33,7 @@ def event(**row: Any) -> Event:
         ({"event": "loaded", "path": "{here}/last.pt"}, "loaded last.pt"),
         (
             {"event": "resumed", "path": "{here}/last.pt", "at": 4000, "before": {"run": "/runs/first"}, "optimizer": "empty"},
-            "resumed at step 4,000 from last.pt of run first; the optimizer is empty",
+            "resumed at step 4,000 from last.pt of run first; the optimizer has no state",
         ),
         (
             {
@@ -42,11 +42,12 @@ def event(**row: Any) -> Event:
                 "weights": {"of": 10, "missing": 4, "missing_statistics": 2},
                 "scheduler": "as new",
             },
-            "resumed; 4 of 10 weights were missing in it; 2 running statistics were missing in it; the scheduler is as new",
+            "resumed; 4 of 10 weights were missing in the checkpoint; 2 running statistics were missing in the checkpoint; "
+            "the scheduler was not restored",
         ),
         (
             {"event": "resume-watch", "verdict": "watching", "steps": 500, "against": AGAINST},
-            "watching the first 500 steps against run first at its step 400, where the loss was 0.0861",
+            "comparing the first 500 steps with run first at its step 400, where the loss was 0.0861",
         ),
         (
             {"event": "resume-watch", "verdict": "watching", "steps": 500, "against": None},
@@ -62,7 +63,7 @@ def event(**row: Any) -> Event:
                 "loss": 0.43,
                 "against": AGAINST,
             },
-            "verdict on the resume: warning, after 500 steps; the loss went up from 0.0861 to 0.43, and is back",
+            "verdict on the resume: warning, after 500 steps; the loss rose from 0.0861 to 0.43, and recovered",
         ),
         (
             {"event": "resume-watch", "verdict": "unknown", "after": 9, "over": True},
@@ -82,7 +83,7 @@ def test_a_finding_names_the_file_that_is_kept_and_the_tensors(here: Path) -> No
     evidence = {"path": str(here / "best.pt"), "diverted_to": str(here / "b.pt"), "bad_tensors": 7, "tensors": tensors}
     finding = Event({"kind": "finding", "code": "checkpoint-non-finite", "severity": "critical", "step": 5, "evidence": evidence})
     assert sentence(finding) == (
-        "a checkpoint holds non-finite weights [checkpoint-non-finite]: best.pt is kept; the new state was saved as b.pt; "
+        "a checkpoint holds NaN or Inf [checkpoint-non-finite]: best.pt is kept; the new state was saved as b.pt; "
         "layer.0 (3 NaN of 8), layer.1 (3 NaN of 8), layer.2 (3 NaN of 8) and 4 more"
     )
     assert "layer.0" not in sentence(finding, brief=True) and "best.pt is kept" in live_line(finding)

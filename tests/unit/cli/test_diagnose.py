@@ -29,7 +29,13 @@ def diagnose(*words: str | Path) -> tuple[int, str]:
 def test_an_ill_run_is_told_with_its_evidence_its_cause_and_a_fix(tmp_path: Path) -> None:
     code, said = diagnose(write(tmp_path / "log.csv", OVERFITS))
     assert code == 1
-    for words in ("worth a look", "overfitting", "best at epoch 13", "likely cause: too little data", "fix: augment"):
+    for words in (
+        "worth a look",
+        "overfitting",
+        "best at epoch 13",
+        "likely cause: too little data",
+        "fix: use more augmentation",
+    ):
         assert words in " ".join(said.split()), words
 
 

@@ -88,7 +88,7 @@ def test_a_finding_of_a_detector_is_told_as_diagnose_tells_it(training: Any) -> 
     run = training().run
     evidence = {"onset": 1614, "fraction": 0.2091, "wait_seconds": 0.009833, "step_seconds": 0.047, "workers": 2}
     run.journal.write("finding", code="slow-loading", severity="warning", step=1900, rank=0, evidence=evidence)
-    said = "slow data loading [slow-loading]: 21 % of each step is spent waiting for data, 10 ms a step"
+    said = "slow data loading [slow-loading]: 21 % of each step is spent waiting for data, 10 ms per step"
     assert said in told(run, None)
 
 
@@ -194,8 +194,8 @@ def test_every_action_that_exists_has_words_and_so_has_every_documented_finding(
 @every_case(
     ("settings", "said"),
     [
-        ({"action": "clip", "settings": {"max_norm": 2.5, "steps": 100}}, "gradient norm kept under 2.5 for 100 steps"),
-        ({"action": "clip", "settings": {"max_norm": 2.5, "steps": 1}}, "gradient norm kept under 2.5"),
+        ({"action": "clip", "settings": {"max_norm": 2.5, "steps": 100}}, "gradients clipped at 2.5 for 100 steps"),
+        ({"action": "clip", "settings": {"max_norm": 2.5, "steps": 1}}, "gradients clipped at 2.5"),
         (
             {"action": "lower-lr", "settings": {"factor": 0.8, "warmup_steps": 50}},
             "learning rate changed, x 0.8, warm-up of 50 steps",

@@ -34,7 +34,7 @@ def found(code: str, **evidence: object) -> Finding:
         (
             "metric-collapse",
             {"onset": 901, "metric": "acc", "split": "val", "value": 0.1, "before": 0.9, "best": 0.92, "best_step": 700},
-            "val acc fell: 0.9 → 0.1; it was 0.92 at step 700",
+            "val acc fell: 0.9 → 0.1; the best was 0.92 at step 700",
         ),
         (
             "disk-full",
@@ -63,7 +63,7 @@ def test_a_weight_beyond_all_numbers_is_said_as_the_journal_holds_it() -> None:
     evidence = {"parameter": "fc", "onset": 22, "seen_at": 76, "weight_norm_before": 1.8, "weight_norm": float("inf")}
     row = Finding("non-finite-weights", step=80, evidence=evidence).as_row()
     said = sentence_of(row["code"], row["step"], row["evidence"])
-    assert said is not None and "went from 1.8 to inf" in said
+    assert said is not None and "jumped from 1.8 to inf" in said
 
 
 def test_a_learning_rate_that_jumped_is_named_before_anything_else() -> None:

@@ -41,7 +41,7 @@ def test_a_higher_learning_rate_than_in_the_last_good_run_is_the_evidence_and_it
     bad = recorded(tmp_path, "bad", "--lr", "0.1", lr=0.1, started=2.0, diverges=True)
     row = check_up_run(bad).as_row()
     causes = {one["cause"]: one for one in row["diagnoses"]}
-    assert "learning rate 0.001 there, 0.1 here" in causes["setting-changed"]["because"]
+    assert "learning rate 0.001 → 0.1" in causes["setting-changed"]["because"]
     assert "run good" in causes["learning-rate-too-high"]["because"]
     assert causes["setting-changed"]["confidence"] >= 0.5  # nothing else is different
     assert {"setting": "lr", "op": "set", "value": 0.001}.items() <= causes["learning-rate-too-high"]["fixes"][0].items()

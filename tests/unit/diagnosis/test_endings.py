@@ -61,11 +61,11 @@ def test_the_error_is_named_with_its_class() -> None:
 
 
 def test_it_is_said_in_words() -> None:
-    assert words_of(died(137, killed_for_memory=2)) == "killed by the kernel for memory"
+    assert words_of(died(137, killed_for_memory=2)) == "killed by the kernel's OOM killer"
     assert words_of(died(139)) == "ended by a segmentation fault"
     assert words_of(died(143)) == "ended by SIGTERM"
     assert words_of(died(1, UNKNOWN)) == "ended with ValueError"
-    assert words_of(died(3)) == "ended with code 3"
+    assert words_of(died(3)) == "exited with code 3"
 
 
 def test_open_files_are_told_only_near_their_limit() -> None:

@@ -74,7 +74,7 @@ def test_what_a_tracker_did_not_take_is_sent_later_and_nothing_twice(recorded: A
     assert steps_of(tracker, "train/loss") == list(range(20)) and steps_of(tracker, "val/accuracy") == [9]
     assert len(tracker.told) == 3 and "worker 3 waits" in tracker.told[1]
     assert tracker.told[2].startswith(
-        "warning: run first: finished, but the training hangs since step 13, and 1 more: holdfast diagnose"
+        "warning: run first: finished, but the training hangs from step 13, and 1 more: holdfast diagnose"
     )
     assert tracker.ends == [("finished", "<!doctype html>")]
     last = sender(recorded, tracker)

@@ -38,7 +38,7 @@ def join(whole: Contents, part: Contents, *, file: str, key: str = "") -> Any:
     whole.tensors += [moved(tensor, prefix, first) for tensor in part.tensors]
     listed = {info.path for info in whole.files}
     whole.files += [info for info in part.files if info.path not in listed]
-    whole.troubles += [replace(trouble, words=about(file, trouble.words), where=file) for trouble in part.troubles]
+    whole.troubles += [replace(trouble, text=about(file, trouble.text), where=file) for trouble in part.troubles]
     whole.notes += [about(file, note) for note in part.notes]
     add_new(whole.needs_code, part.needs_code)
     add_new(whole.refused, part.refused)
@@ -70,7 +70,7 @@ def add_part(whole: Contents, path: Path, key: str, opener: Callable[[Path], Con
 def denied(whole: Contents, error: OSError, file: str) -> None:
     """Tell that the system does not let us read a file of the whole."""
     trouble = no_access(error, file)
-    whole.troubles.append(replace(trouble, words=about(file, trouble.words)))
+    whole.troubles.append(replace(trouble, text=about(file, trouble.text)))
 
 
 def add_file(whole: Contents, path: Path) -> FileInfo | None:

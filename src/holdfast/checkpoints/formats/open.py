@@ -95,7 +95,7 @@ def _tell_whether_being_written(contents: Contents) -> None:
     if newest is None or contents.state != "torn":
         return
     age = time.time() - newest.modified
-    if 0 <= age < _JUST_NOW and not any("still being saved" in trouble.words for trouble in contents.troubles):
+    if 0 <= age < _JUST_NOW and not any("still being saved" in trouble.text for trouble in contents.troubles):
         contents.notes.append(
             f"{newest.path.name} was changed {age:.0f} seconds ago: if a save is underway, look again when it is done"
         )

@@ -55,7 +55,7 @@ class _Bad(Exception):
     """The header cannot be used: what is wrong with it."""
 
     def __init__(self, trouble: Trouble) -> None:
-        super().__init__(trouble.words)
+        super().__init__(trouble.text)
         self.trouble = trouble
 
 

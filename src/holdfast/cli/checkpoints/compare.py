@@ -94,7 +94,7 @@ def _checkpoint(path: Path) -> Side:
     side = side_of(contents)
     if contents.troubles and not side.weights and not side.averages:
         trouble = contents.troubles[0]
-        raise BadCheckpoint(f"{path} is {trouble.state}: {trouble.words}", fix=trouble.fix)
+        raise BadCheckpoint(f"{path} is {trouble.state}: {trouble.text}", fix=trouble.fix)
     return side
 
 
@@ -120,7 +120,7 @@ def show(comparison: Comparison) -> None:
 def lines(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
     """Label, words and style of each line of the table."""
     matched = comparison.matched
-    yield "checkpoint", _described(comparison.one), ""
+    yield "checkpoint", _described(comparison.checkpoint), ""
     yield "with", _described(comparison.other), ""
     yield "weights", _counts(comparison), ""
     if matched.rename.words:

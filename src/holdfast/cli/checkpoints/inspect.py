@@ -82,7 +82,7 @@ def as_row(contents: Contents, summary: Summary) -> dict[str, Any]:
         "needs_code": contents.needs_code,
         "refused": contents.refused,
         "notes": contents.notes,
-        "troubles": [{"state": trouble.state, "words": trouble.words, "fix": trouble.fix} for trouble in contents.troubles],
+        "troubles": [{"state": trouble.state, "words": trouble.text, "fix": trouble.fix} for trouble in contents.troubles],
         "tensors": tensors,
         "tree": plain_tree(contents.tree),
     }

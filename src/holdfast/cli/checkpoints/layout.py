@@ -78,7 +78,7 @@ def trouble_lines(troubles: Sequence[Trouble], path: Path, width: int, indent: s
     """What is wrong with a checkpoint and what to do, folded to the width: (text, style). The same fix is shown once."""
     fixes: list[str] = []
     for trouble in troubles[:_MOST]:
-        yield from ((line, "") for line in folded(trouble.words, width, indent))
+        yield from ((line, "") for line in folded(trouble.text, width, indent))
         if fix_of(trouble, path) not in fixes:
             fixes.append(fix_of(trouble, path))
     if len(troubles) > _MOST:

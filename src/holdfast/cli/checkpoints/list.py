@@ -69,7 +69,7 @@ class Line:
             "state": self.state,
             "verified": self.verdict is not None,
             "non_finite": bad,
-            "troubles": [{"state": trouble.state, "words": trouble.words, "fix": trouble.fix} for trouble in self.troubles],
+            "troubles": [{"state": trouble.state, "words": trouble.text, "fix": trouble.fix} for trouble in self.troubles],
         }
 
 

@@ -122,7 +122,7 @@ def _refuse_empty(path: Path) -> None:
     contents = open_checkpoint(path)
     if contents.state == "unreadable" and contents.troubles and not contents.files:
         trouble = contents.troubles[0]
-        raise NoCheckpoint(f"{path}: {trouble.words[:1].lower()}{trouble.words[1:]}", fix=trouble.fix)
+        raise NoCheckpoint(f"{path}: {trouble.text[:1].lower()}{trouble.text[1:]}", fix=trouble.fix)
 
 
 def _here() -> Iterator[Path]:

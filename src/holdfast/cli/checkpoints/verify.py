@@ -119,7 +119,7 @@ def _show_bad(console: Console, verdict: Verdict, *, every: bool) -> None:
 
     non_finite = [trouble for trouble in verdict.troubles if trouble.state == "non-finite"]
     for trouble in non_finite:
-        _print(console, trouble.words)
+        _print(console, trouble.text)
     shown = verdict.bad if every else verdict.bad[:_NAMED]
     widest = min(max((len(tensor.name) for tensor in shown), default=0), max(20, console.width - 50))
     for tensor in shown:

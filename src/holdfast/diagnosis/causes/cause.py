@@ -11,9 +11,9 @@ _SETTABLE = {"lr": "lr", "weight_decay": "weight_decay", "clip_norm": "clip"}  #
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """One thing to do: words, and where a setting exists, how to change it."""
+    """One thing to do: a text, and where a setting exists, how to change it."""
 
-    words: str
+    text: str
     setting: str | None = field(default=None, kw_only=True)
     op: str | None = field(default=None, kw_only=True)
     value: Any = field(default=None, kw_only=True)
@@ -27,7 +27,7 @@ class Fix:
 
     @property
     def change(self) -> str:
-        """The setting as one would type it: `lr × 0.25`, `shuffle = True`; empty where the fix is no number."""
+        """The change of the setting: `lr × 0.25`, `shuffle = True`; empty unless its value is a number."""
         if self.setting is None or not isinstance(self.value, (int, float)):
             return ""
         value = str(self.value) if isinstance(self.value, bool) else f"{self.value:g}"
@@ -36,10 +36,10 @@ class Fix:
     def as_row(self) -> dict[str, Any]:
         """The fix as the journal holds it."""
         change = {"setting": self.setting, "op": self.op, "value": self.value} if self.setting else {}
-        return {"words": self.words, **change}
+        return {"words": self.text, **change}
 
     def command_for(self, run: str | None, *, live: bool = False) -> str | None:
-        """The command that does it, for a Holdfast run; where it is alive, a setting is changed in it."""
+        """The command that applies the fix to a Holdfast run; in a live run it changes the setting."""
         if run is None:
             return None
         if self.command is not None:
@@ -71,7 +71,7 @@ class Cause:
 
     @property
     def title(self) -> str:
-        """The code as one would say it: learning rate too high."""
+        """The code in words: learning rate too high."""
         return self.code.replace("-", " ").replace("non finite", "non-finite")
 
     def is_possible(self, present: Collection[str]) -> bool:

@@ -12,7 +12,7 @@ NOT_SHUFFLED = Cause(
     likely=0.15,
     fixes=(
         Fix("shuffle in every epoch", setting="shuffle", op="set", value=True),
-        Fix("with several ranks call sampler.set_epoch(epoch); for streams use a shuffle buffer of many batches"),
+        Fix("with DistributedSampler call sampler.set_epoch(epoch) in every epoch; for streams use a shuffle buffer"),
     ),
 )
 DUPLICATES = Cause(
@@ -35,30 +35,30 @@ ANSWER_IN_INPUT = Cause(
     seen_by=("too-good",),
     because="A field leaks the label: an id, a file name, a value measured afterwards.",
     likely=0.25,
-    fixes=(Fix("train on single fields: one that suffices alone is the leak"),),
+    fixes=(Fix("train on each input field alone: a field that is enough by itself is the leak"),),
 )
 METRIC_WRONG = Cause(
     code="metric-wrong",
     seen_by=("too-good", "constant-predictions"),
     because="The metric is computed on the training data, on one class, or against the prediction itself.",
     likely=0.15,
-    fixes=(Fix("compute it by hand for ten samples"),),
+    fixes=(Fix("compute the metric by hand for ten samples"),),
 )
 NORMALISATION_MISMATCH = Cause(
     code="normalisation-mismatch",
     seen_by=("preprocessing-mismatch", "overfitting", "underfitting", "metric-collapse", "metric-decline"),
     signs=("statistics-differ",),
-    because="Inputs are normalised differently from those that the weights were trained on.",
+    because="The inputs are normalised differently from the inputs that the weights were trained on.",
     likely=0.1,
     fixes=(
         Fix("use one preprocessing function for training, validation and inference; save its constants with the checkpoint"),
-        Fix("with pretrained weights: use their mean and deviation, channel order and range (0 to 1 or 0 to 255)"),
+        Fix("with pretrained weights: use their mean and std, channel order and range (0 to 1 or 0 to 255)"),
     ),
 )
 AUGMENTED_VALIDATION = Cause(
     code="augmentation-in-validation",
     seen_by=("preprocessing-mismatch", "loss-oscillation"),
-    because="Validation data goes through the random augmentation of training.",
+    because="The validation data gets the random augmentation of the training data.",
     likely=0.1,
     fixes=(Fix("give validation its own transform: resize and normalise only; call model.eval() to disable dropout"),),
 )
@@ -85,11 +85,11 @@ LABELS_OUT_OF_RANGE = Cause(
     code="labels-out-of-range",
     seen_by=("token-out-of-range", "non-finite-loss", "loss-spike"),
     signs=("labels-beyond",),
-    because="A label is negative, counts from 1, or is an ignore index that the loss does not know.",
+    because="A label is negative, starts at 1 instead of 0, or marks ignored positions without ignore_index.",
     likely=0.14,  # hardly, unless such a label was seen
     fixes=(
         Fix(
-            "count classes from 0, set num_classes, and pass ignore_index (-100, 255)",
+            "number the classes from 0, set num_classes, and pass ignore_index",
             setting="ignore_index",
             op="set",
             value=-100,
@@ -104,7 +104,7 @@ RARE_CLASSES = Cause(
     likely=0.3,
     fixes=(
         Fix("oversample rare classes (WeightedRandomSampler), or weight the loss by 1 / count"),
-        Fix("evaluate balanced accuracy, F1 or AP, not accuracy"),
+        Fix("report balanced accuracy, F1 or AP, not accuracy"),
     ),
 )
 ONE_CLASS = Cause(
@@ -121,7 +121,7 @@ CONSTANT_INPUT = Cause(
     signs=("input-constant",),
     because="Every sample reaches the model with the same values: one file read repeatedly, or a zeroed field.",
     likely=0.6,
-    fixes=(Fix("print the mean and deviation of the inputs over a batch, just before the model"),),
+    fixes=(Fix("print the mean and std of a batch just before it enters the model"),),
 )
 
 OF_DATA = (

@@ -1,4 +1,4 @@
-"""Why a script ends with an error that is no finding: nothing was measured, the text says it."""
+"""Causes of errors that end a script: recognised by their message, not measured."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from holdfast.diagnosis.causes.cause import Cause, Fix
 
 
 def _of_error(code: str, page: str, because: str, *fixes: str, likely: float = 0.3, **more: tuple[str, ...]) -> Cause:
-    return Cause(code=code, seen_by=(page,), because=because, likely=likely, fixes=tuple(Fix(words) for words in fixes), **more)
+    return Cause(code=code, seen_by=(page,), because=because, likely=likely, fixes=tuple(Fix(text) for text in fixes), **more)
 
 
 OF_ERRORS = (
@@ -32,7 +32,7 @@ OF_ERRORS = (
     _of_error(
         "versions-do-not-fit",
         "broken-install",
-        "Packages that were compiled against each other have different versions.",
+        "Packages with compiled code were built for other versions of each other.",
         "install them together in a fresh environment; pip check lists conflicts",
         likely=0.4,
     ),
@@ -67,8 +67,8 @@ OF_ERRORS = (
     _of_error(
         "card-is-failing",
         "device-side-assert",
-        "The GPU is faulty: the same job runs on another one.",
-        "nvidia-smi -q -d ECC; dmesg -T | grep Xid; use another GPU",
+        "The GPU may be faulty, if the same job works on another GPU.",
+        "check nvidia-smi -q -d ECC and dmesg -T | grep Xid; use another GPU",
         likely=0.1,
     ),
     _of_error(
@@ -81,7 +81,7 @@ OF_ERRORS = (
         "state-of-an-earlier-step",
         "graph-error",
         "A hidden state, a running sum or a loss of an earlier step is still attached to its graph.",
-        "detach() what is carried to the next step",
+        "call detach() on what is carried to the next step",
     ),
     _of_error(
         "sizes-do-not-meet",
@@ -93,33 +93,33 @@ OF_ERRORS = (
     _of_error(
         "left-on-the-cpu",
         "shape-mismatch",
-        "A tensor was not moved to the device: a target, a mask, or one created in forward.",
-        "x.to(device); register_buffer for tensors of a module",
+        "A tensor was not moved to the device: a target, a mask, or a tensor created in forward().",
+        "call x.to(device); register tensors of a module with register_buffer",
     ),
     _of_error(
         "types-mixed",
         "shape-mismatch",
-        "float64 from NumPy, half precision without autocast, or labels that are not int64.",
-        ".float() for arrays, .long() for labels, torch.autocast around the forward",
+        "Dtypes are mixed: float64 from NumPy, half precision without autocast, or labels that are not int64.",
+        "use .float() for arrays, .long() for labels, torch.autocast around the forward pass",
     ),
     _of_error(
         "triton-missing",
         "compile-trouble",
-        "torch.compile needs Triton on this device, and it is missing or too old.",
+        "torch.compile needs Triton on this device, but Triton is missing or too old.",
         "pip install triton, or run without torch.compile",
     ),
     _of_error(
         "memory-while-autotuning",
         "compile-trouble",
         "max-autotune compiles many kernels at once, and the host runs out of memory.",
-        "TORCHINDUCTOR_COMPILE_THREADS=4, or mode='default'",
+        "set TORCHINDUCTOR_COMPILE_THREADS=4, or use mode='default'",
         likely=0.15,
     ),
     _of_error(
         "compiler-and-workers",
         "compile-trouble",
         "Compiler processes and loader workers were forked from each other (`pthread_join failed`).",
-        "TORCHINDUCTOR_COMPILE_THREADS=1, or multiprocessing_context='forkserver' for the loader",
+        "set TORCHINDUCTOR_COMPILE_THREADS=1, or multiprocessing_context='forkserver' for the loader",
         likely=0.15,
     ),
     _of_error(
@@ -151,13 +151,13 @@ OF_ERRORS = (
         "cards-not-one-each",
         "distributed-setup",
         "Ranks share a GPU, or a rank picks its GPU by RANK instead of LOCAL_RANK.",
-        "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
+        "call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before init_process_group",
         likely=0.2,
     ),
     _of_error(
         "mistake-in-the-script",
         "script-error",
-        "The script raised it: an unhandled case, or a bug in rarely executed code.",
+        "The script raised the error: an unhandled case, or a bug in rarely executed code.",
         "read the last lines of the traceback in your own code",
         likely=0.3,
     ),
@@ -165,7 +165,7 @@ OF_ERRORS = (
         "one-bad-sample",
         "script-error",
         "One sample is malformed, and the code that reads it raises an error.",
-        "catch the error in the data set, log the sample, and return another",
+        "catch the error in the data set, log the sample, and return another one",
         likely=0.2,
     ),
     _of_error(
@@ -179,7 +179,7 @@ OF_ERRORS = (
     _of_error(
         "exited-by-itself",
         "process-died",
-        "The script ended itself: it called sys.exit, or printed an error of its own.",
+        "The script exited by itself: it called sys.exit, or printed an error of its own.",
         "read the last lines of its output",
         needs=("exited",),
     ),
@@ -193,7 +193,7 @@ OF_ERRORS = (
     _of_error(
         "killed-from-outside",
         "process-died",
-        "Killed by SIGKILL; sender unknown: a person, the scheduler, or often the OOM killer.",
+        "SIGKILL ended the process; its sender is unknown: often the OOM killer, else the scheduler or a person.",
         "check dmesg -T | grep -i -E 'oom|killed process', the job's report, and other users of the machine",
         likely=0.2,
         signs=("killed",),
@@ -203,7 +203,7 @@ OF_ERRORS = (
         "crash-in-a-library",
         "process-died",
         "Compiled code crashed (exit 139 or 134).",
-        "python -X faulthandler train.py; num_workers=0; update the library in the traceback",
+        "run python -X faulthandler train.py; try num_workers=0; update the library in the traceback",
         likely=0.2,
         signs=("crashed",),
         ruled_out_by=("killed", "terminated", "exited", "interrupted"),

@@ -12,17 +12,17 @@ LEARNING_RATE_TOO_LOW = Cause(
     signs=("norms-healthy", "lr-tiny", "still-falling", "lr-below-good", "lr-dropped"),
     against=("norms-grew", "lr-huge", "metric-constant", "updates-usual", "no-update"),
     ruled_out_by=("lr-zero", "explained"),
-    because="The loss hardly moves: updates are too small.",
+    because="Updates are too small, so the loss hardly changes.",
     likely=0.3,
-    fixes=(Fix("raise the learning rate, 2 to 10 times", setting="lr", op="multiply", value=3.0),),
+    fixes=(Fix("multiply the learning rate by 2 to 10", setting="lr", op="multiply", value=3.0),),
 )
 LEARNING_RATE_ZERO = Cause(
     code="learning-rate-zero",
     seen_by=("loss-plateau", "not-learning"),
     needs=("lr-zero",),
-    because="Nothing can change.",
+    because="The learning rate is 0, so updates do not change the weights.",
     likely=0.9,
-    fixes=(Fix("check the schedule: the learning rate is zero", setting="lr", op="set", value=1e-3),),
+    fixes=(Fix("check the schedule, and set a learning rate above 0", setting="lr", op="set", value=1e-3),),
 )
 SCHEDULE_ENDED = Cause(
     code="schedule-ended",
@@ -38,7 +38,7 @@ BATCH_TOO_SMALL = Cause(
     seen_by=("loss-oscillation",),
     signs=("batch-below-good",),
     against=("lr-huge",),
-    because="The batches may be too small: small batches pull the weights in different directions.",
+    because="The batches may be too small, which makes their gradients noisy.",
     likely=0.25,
     fixes=(Fix("use larger batches, or accumulate gradients", setting="batch_size", op="multiply", value=4),),
 )
@@ -47,7 +47,7 @@ VALIDATION_TOO_SMALL = Cause(
     seen_by=("loss-oscillation",),
     needs=("train-is-smooth",),
     signs=("train-is-smooth",),
-    because="The training loss is smooth; only the held-out one swings.",
+    because="Only the validation loss swings: the validation set may be too small.",
     likely=0.15,
     fixes=(Fix("validate on more samples, and compare averages over several evaluations"),),
 )
@@ -56,12 +56,14 @@ TOO_LITTLE_DATA = Cause(
     seen_by=("overfitting",),
     signs=("memorised",),
     ruled_out_by=("statistics-differ",),
-    because="The model improves on the training data and gets worse on the validation data.",
+    because="There may be too little data: the model memorises it, and gets worse on the validation data.",
     likely=0.4,
     fixes=(
-        Fix("augment the data more, or get more of it"),
-        Fix("raise dropout to 0.1 to 0.3", setting="dropout", op="set", value=0.2),
-        Fix("raise weight decay to 0.01 to 0.1 (0.0005 for detectors with SGD)", setting="weight_decay", op="set", value=0.05),
+        Fix("use more augmentation, or more data"),
+        Fix("set dropout between 0.1 and 0.3", setting="dropout", op="set", value=0.2),
+        Fix(
+            "set weight decay between 0.01 and 0.1 (0.0005 for detectors with SGD)", setting="weight_decay", op="set", value=0.05
+        ),
         Fix("smooth the labels", setting="label_smoothing", op="set", value=0.1),
     ),
 )
@@ -71,7 +73,7 @@ TRAINED_TOO_LONG = Cause(
     needs=("trained-on",),
     signs=("trained-on",),
     ruled_out_by=("statistics-differ",),
-    because="The best model came long before the end.",
+    because="The training continued long after the best validation loss.",
     likely=0.3,
     fixes=(
         Fix(
@@ -99,7 +101,7 @@ CAPACITY_TOO_SMALL = Cause(
     needs=("both-high",),
     signs=("both-high",),
     ruled_out_by=("lr-dropped", "lr-tiny", "lr-zero"),
-    because="Training and validation are equally bad.",
+    because="The model may be too small: training and validation are equally bad.",
     likely=0.3,
     fixes=(Fix("use a larger model, or train longer"),),
 )
@@ -109,9 +111,9 @@ LABELS_WRONG = Cause(
     signs=("at-chance", "both-high", "updates-usual"),
     against=("lr-tiny", "lr-zero", "no-update", "lr-huge"),
     ruled_out_by=("explained",),
-    because="Nothing in the inputs tells the labels apart.",
+    because="The labels may be wrong: the model finds nothing in the inputs that predicts them.",
     likely=0.2,
-    fixes=(Fix("look at samples with their labels; check that both are shuffled together"),),
+    fixes=(Fix("look at samples with their labels; check that inputs and labels are shuffled together"),),
 )
 LABELS_UNRELATED = Cause(
     code="labels-unrelated",
@@ -119,18 +121,18 @@ LABELS_UNRELATED = Cause(
     needs=("never-better",),
     signs=("never-better",),
     ruled_out_by=("statistics-differ",),
-    because="What the model learns does not carry over to validation: labels and inputs do not belong together.",
+    because="Labels and inputs may not belong together: what the model learns does not help on the validation data.",
     likely=0.5,
-    fixes=(Fix("look at samples with their labels in both splits: shuffled together, with the same class numbers?"),),
+    fixes=(Fix("look at samples with their labels in both splits: check their pairing and the class numbers"),),
 )
 LOSS_REPLACED = Cause(
     code="loss-replaced",
     seen_by=("parameters-not-trained",),
     needs=("losses-had-a-graph",),
     signs=("losses-had-a-graph",),
-    because="This loss was not computed from the model, those before it were: a branch replaced it, for NaN or an empty batch.",
+    because="This loss does not depend on the model, unlike earlier losses: a branch for NaN or an empty batch replaced it.",
     likely=0.8,
-    fixes=(Fix("look at what the loss function returns for NaN and for an empty batch, and at the samples of that batch"),),
+    fixes=(Fix("check what the loss function returns for NaN and for an empty batch, and the samples of that batch"),),
 )
 NO_GRADIENTS = Cause(
     code="parameters-without-gradients",
@@ -138,11 +140,11 @@ NO_GRADIENTS = Cause(
     ruled_out_by=("losses-had-a-graph",),
     signs=("norms-tiny", "metric-constant", "at-chance"),
     against=("updates-usual", "lr-tiny"),
-    because="The update does not reach the weights: frozen parameters, a detached output, or an optimizer that holds others.",
+    because="Updates do not reach the weights: they are frozen, detached, or not in the optimizer.",
     likely=0.25,
     fixes=(
-        Fix("look at which parameters have gradients", command='holdfast query -t {run} "SELECT * FROM parameters"'),
-        Fix("create the optimizer after the model is on its device and has its last layer"),
+        Fix("check which parameters have gradients", command='holdfast query -t {run} "SELECT * FROM parameters"'),
+        Fix("create the optimizer after the model is on its device and has its final head"),
     ),
 )
 SATURATED = Cause(
@@ -151,7 +153,7 @@ SATURATED = Cause(
     signs=("metric-constant", "norms-tiny", "dead-from-the-start"),
     because="Initial weights or inputs have the wrong scale: activations vanish, saturate or grow from layer to layer.",
     likely=0.2,
-    fixes=(Fix("check the scale of the inputs and the initialisation; use normalisation layers and residuals"),),
+    fixes=(Fix("check the scale of the inputs and the initialisation; add normalisation and residual connections"),),
 )
 TO_SETTLE = Cause(
     code="rate-too-high-to-settle",
@@ -168,7 +170,7 @@ LOCAL_MINIMUM = Cause(
     signs=("norms-tiny",),
     because="The weights are in a flat region where gradients are tiny.",
     likely=0.1,
-    fixes=(Fix("use a warm restart"), Fix("try another seed", setting="seed", op="set", value=1)),
+    fixes=(Fix("restart the schedule (CosineAnnealingWarmRestarts)"), Fix("try another seed", setting="seed", op="set", value=1)),
 )
 DATA_EXHAUSTED = Cause(
     code="data-exhausted",
@@ -184,15 +186,17 @@ TOO_SHORT = Cause(
     signs=("still-falling",),
     because="The loss was still falling when the run ended.",
     likely=0.2,
-    fixes=(Fix("train longer, with a schedule of that length", setting="epochs", op="multiply", value=2),),
+    fixes=(Fix("train longer, with a schedule as long as the training", setting="epochs", op="multiply", value=2),),
 )
 TOO_LITTLE_AUGMENTATION = Cause(
     code="too-little-augmentation",
     seen_by=("overfitting",),
     ruled_out_by=("statistics-differ",),
-    because="Every epoch may show exactly the same samples.",
+    because="The model may see exactly the same samples in every epoch.",
     likely=0.2,
-    fixes=(Fix("flip, crop, scale and shift colours; for detectors hsv 0.015 / 0.7 / 0.4, scale 0.5, flips 0.5, mosaic 1.0"),),
+    fixes=(
+        Fix("add flips, crops, scaling and colour jitter; for detectors hsv 0.015 / 0.7 / 0.4, scale 0.5, flips 0.5, mosaic 1.0"),
+    ),
 )
 OTHER_PARAMETERS = Cause(
     code="optimizer-holds-other-parameters",
@@ -208,9 +212,9 @@ FROZEN = Cause(
     seen_by=("parameters-not-trained",),
     ruled_out_by=("losses-had-a-graph",),
     signs=("requires-no-gradient",),
-    because="requires_grad is off, the part runs under no_grad or detach, or its layers are in a plain list.",
+    because="requires_grad is False, the layers run under no_grad or before a detach, or they are in a plain Python list.",
     likely=0.35,
-    fixes=(Fix("set requires_grad_(True) for it, and use nn.ModuleList and nn.ModuleDict for layers in lists and dicts"),),
+    fixes=(Fix("call requires_grad_(True) on the layers; put them in nn.ModuleList or nn.ModuleDict, not in a list or dict"),),
 )
 NO_RESIDUALS = Cause(
     code="no-residuals",
@@ -233,7 +237,7 @@ SATURATING = Cause(
     signs=("gradients-vanish",),
     because="Sigmoid and tanh pass almost no gradient for large inputs.",
     likely=0.25,
-    fixes=(Fix("use ReLU, GELU or SiLU inside the network, and sigmoid only at its end"),),
+    fixes=(Fix("use ReLU, GELU or SiLU inside the network, and sigmoid only at the output"),),
 )
 DYING_RELU = Cause(
     code="dying-relu",
@@ -241,7 +245,7 @@ DYING_RELU = Cause(
     needs=("units-dead",),
     signs=("units-dead",),
     ruled_out_by=("dead-from-the-start",),
-    because="A large update pushed units to where ReLU outputs zero for every input, and no gradient brings them back.",
+    because="A large update made the input of these units negative for every sample: ReLU outputs zero and passes no gradient.",
     likely=0.2,
     fixes=(_LOWER, Fix("use LeakyReLU, GELU or SiLU")),
 )
@@ -256,11 +260,9 @@ ZERO_GRAD_MISSING = Cause(
 LOSS_SCALE = Cause(
     code="loss-scale-mismatch",
     seen_by=("loss-plateau", "underfitting"),
-    because="The loss does not match the scale of the error: smooth L1 with beta 1.0 on errors of 0.005 is quadratic throughout.",
+    because="The loss may not match the scale of the error: smooth L1 with beta 1.0 has tiny gradients for errors of 0.005.",
     likely=0.05,
-    fixes=(
-        Fix("set beta near the typical error (energy 0.01, timing 0.1, angle 1.0), or use L1", setting="loss_beta", op="set"),
-    ),
+    fixes=(Fix("set beta of smooth L1 near the typical error, or use L1", setting="loss_beta", op="set"),),
 )
 
 OF_LEARNING = (

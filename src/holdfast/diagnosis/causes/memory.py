@@ -23,7 +23,7 @@ MODEL_TOO_LARGE = Cause(
     because="Weights, gradients and moments (16 bytes per parameter with Adam) fill the GPU before the first sample.",
     likely=0.15,
     fixes=(
-        Fix("shard over several GPUs (FSDP), train a part of the weights (LoRA), or use 8-bit moments"),
+        Fix("shard over several GPUs (FSDP), train only a part of the weights (LoRA), or use an 8-bit optimizer"),
         Fix("train in bfloat16", setting="dtype", op="set", value="bfloat16"),
     ),
 )
@@ -44,10 +44,10 @@ MEMORY_FRAGMENTED = Cause(
     seen_by=("gpu-out-of-memory",),
     needs=("reserved-but-unused",),
     signs=("reserved-but-unused",),
-    because="Enough memory is free in total, but fragmented: much is reserved and little of it is used.",
+    because="GPU memory is fragmented: PyTorch has reserved enough of it, but not in one piece.",
     likely=0.1,
     fixes=(
-        Fix("reduce fragmentation: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+        Fix("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
         Fix("pad batches to a few lengths"),
     ),
 )
@@ -58,7 +58,7 @@ CARD_SHARED = Cause(
     signs=("other-processes",),
     because="Another process uses the GPU, perhaps left over from an earlier run.",
     likely=0.1,
-    fixes=(Fix("check nvidia-smi, and kill what is left of earlier runs"),),
+    fixes=(Fix("find other processes with nvidia-smi, and kill leftovers of earlier runs"),),
 )
 GRAPH_KEPT_ALIVE = Cause(
     code="graph-kept-alive",
@@ -69,9 +69,9 @@ GRAPH_KEPT_ALIVE = Cause(
     because="Memory grows from step to step: tensors of earlier steps are still held.",
     likely=0.3,
     fixes=(
-        Fix("keep `loss.item()`, not the loss itself; look for lists and hooks that keep outputs"),
-        Fix("set gradients to None", setting="set_to_none", op="set", value=True),
-        Fix("once, in the live process: gc.collect(), torch.cuda.empty_cache()"),
+        Fix("keep `loss.item()`, not the loss itself; remove lists and hooks that keep outputs"),
+        Fix("call backward without retain_graph", setting="retain_graph", op="set", value=False),
+        Fix("free memory without a restart: gc.collect(); torch.cuda.empty_cache()"),
     ),
 )
 TOO_MANY_WORKERS = Cause(
@@ -123,7 +123,7 @@ LIMIT_ON_PROCESS = Cause(
     likely=0.25,
     fixes=(
         Fix("check the limits where it runs: ulimit -a; cat /sys/fs/cgroup/memory.max; the job's --mem"),
-        Fix("a request of many GB in the message is one tensor: smaller batches, or a shape that is wrong"),
+        Fix("if the message requests many GB at once, that is one tensor: use a smaller batch, or correct its shape"),
     ),
 )
 HOST_LEAK = Cause(

@@ -15,19 +15,23 @@ SETTING_CHANGED = Cause(
         *("host-out-of-memory",),
     ),
     signs=("lr-jumped", "lr-dropped", "change-before", "changed-since-good", "only-that-changed"),
-    because="A setting changed shortly before.",
+    because="A setting changed shortly before the problem began.",
     likely=0.0,
     fixes=(
         Fix("revert the setting, or change it in smaller steps"),
         Fix(
-            "if deep supervision was switched on, it adds 40 to 100 % to the gradients: lower the learning rate by 25 %",
+            "if deep supervision was added (gradients 40 to 100 % larger): lower the learning rate by 25 %",
             setting="lr",
             op="multiply",
             value=0.75,
             needs=("change-before",),
         ),
         Fix(
-            "if there is more augmentation now: by 10 to 15 %", setting="lr", op="multiply", value=0.88, needs=("change-before",)
+            "if augmentation was increased: lower the learning rate by 10 to 15 %",
+            setting="lr",
+            op="multiply",
+            value=0.88,
+            needs=("change-before",),
         ),
     ),
 )
@@ -67,7 +71,7 @@ NO_CLIPPING = Cause(
     likely=0.1,
     fixes=(
         Fix(
-            "clip gradients at 2 to 5 times their typical norm: 0.1 → 0.3 to 0.5, 0.5 → 1 to 2",
+            "clip gradients at 2 to 5 times their typical norm: 0.2 to 0.5 for a norm of 0.1",
             setting="clip_norm",
             op="set",
             value=None,
@@ -81,7 +85,7 @@ BAD_BATCH = Cause(
     against=("input-non-finite", "labels-beyond", "stays-bad", "weights-unsound"),
     because="One batch differs from the others: a bad sample, a wrong label, a value far out of range.",
     likely=0.4,
-    fixes=(Fix("look at the batch of that step"),),
+    fixes=(Fix("look at the samples of that step"),),
 )
 DATA_NON_FINITE = Cause(
     code="data-non-finite",
@@ -90,7 +94,7 @@ DATA_NON_FINITE = Cause(
     signs=("input-non-finite",),
     because="The input already held NaN or Inf.",
     likely=0.55,
-    fixes=(Fix("look at the samples that the finding names and at their source: a file, a division in the normalisation"),),
+    fixes=(Fix("check the samples that the finding names: their files, and divisions in the normalisation"),),
 )
 OVERFLOW = Cause(
     code="overflow",
@@ -98,11 +102,11 @@ OVERFLOW = Cause(
     signs=("scaler", "half-precision", "beyond-half", "half-overflow"),
     needs_one=("scaler", "half-precision", "beyond-half", "half-overflow"),
     against=("input-non-finite", "labels-beyond", "weights-unsound", "only-the-gradient"),
-    because="Values exceeded the range of half precision.",
+    because="Values exceeded the range of float16 (65504).",
     likely=0.3,
     fixes=(
         Fix("train in bfloat16, which needs no scaler", setting="dtype", op="set", value="bfloat16"),
-        Fix("in half precision give the optimizer a larger eps: 1e-8 is zero there", setting="eps", op="set", value=1e-6),
+        Fix("with float16 weights give the optimizer a larger eps: 1e-8 is 0 in float16", setting="eps", op="set", value=1e-6),
     ),
 )
 OVERFLOW_IN_FORWARD = Cause(
@@ -112,11 +116,11 @@ OVERFLOW_IN_FORWARD = Cause(
     signs=("weights-sound",),
     against=("weights-unsound", "labels-beyond"),
     ruled_out_by=("input-non-finite",),
-    because="Non-finite at the first step, before any update: the forward pass or the loss overflows or divides by zero.",
+    because="The first step is non-finite, before any update: the forward pass or the loss overflows or divides by zero.",
     likely=0.6,
     fixes=(
-        Fix("find the operation", command="holdfast replay {run}"),
-        Fix("scale the inputs to about unit size, and check the initialisation of the weights"),
+        Fix("find the operation: run the saved batch again", command="holdfast replay {run}"),
+        Fix("scale the inputs to mean 0 and std 1, and check the initialisation of the weights"),
     ),
 )
 WEIGHTS_DAMAGED = Cause(
@@ -126,12 +130,12 @@ WEIGHTS_DAMAGED = Cause(
     needs_one=("stays-bad", "weights-unsound"),
     signs=("was-as-usual", "weights-unsound", "stays-bad"),
     against=("lr-jumped", "before-any-update"),
-    because="No step gives finite numbers any more, whatever the batch: the weights are corrupted.",
+    because="The weights are corrupted: every batch gives NaN or Inf.",
     likely=0.35,
     fixes=(
         Fix("resume from the last clean checkpoint", command="holdfast checkpoints choose {run}"),
-        Fix("look for code that writes to weights outside the optimizer (.data, copy_, an average that includes NaN)"),
-        Fix("if it comes back in another place, test the memory: nvidia-smi -q -d ECC, or a memory test of the machine"),
+        Fix("look for code that writes to weights outside the optimizer (.data, copy_, an EMA that holds NaN)"),
+        Fix("if it happens again in another parameter, test the memory: nvidia-smi -q -d ECC, and memtester for the host"),
     ),
 )
 WEIGHTS_OVERWRITTEN = Cause(
@@ -144,11 +148,11 @@ WEIGHTS_OVERWRITTEN = Cause(
     signs=("weights-jumped", "jumped-at-once"),
     against=("norm-exploded",),
     ruled_out_by=("lr-jumped", "input-non-finite"),
-    because="The weights changed by more than such updates can: something else wrote to them.",
+    because="The weights changed more than the updates can explain: other code wrote to them.",
     likely=0.5,
     fixes=(
         Fix("resume from the last clean checkpoint", command="holdfast checkpoints choose {run}"),
-        Fix("look for code that writes to weights outside the optimizer: .data, copy_, an average, load_state_dict"),
+        Fix("look for code that writes to weights outside the optimizer: .data, copy_, EMA, load_state_dict"),
     ),
 )
 LOG_OF_ZERO = Cause(
@@ -169,11 +173,9 @@ DIVISION_BY_ZERO = Cause(
     signs=("only-the-gradient", "began-in-a-layer", "operation-division", "zero-divisor"),
     against=("input-non-finite", "weights-unsound"),
     ruled_out_by=("operation-log", "operation-other", "half-overflow"),
-    because="A denominator became zero: the deviation of a constant field, an empty mask, the norm of a zero vector.",
+    because="A denominator became zero: the std of a constant field, an empty mask, the norm of a zero vector.",
     likely=0.1,
-    fixes=(
-        Fix("keep denominators away from zero: x / max(y, eps), and an eps under roots", setting="eps", op="set", value=1e-6),
-    ),
+    fixes=(Fix("keep denominators away from zero: x / (y + eps), sqrt(x + eps)", setting="eps", op="set", value=1e-6),),
 )
 NO_WARMUP = Cause(
     code="no-warmup",
@@ -214,16 +216,18 @@ NO_LOSS_SCALING = Cause(
 CLIP_TOO_LOW = Cause(
     code="clip-too-low",
     seen_by=("clipping-every-step",),
-    because="The limit is far below the typical norm, so every update has the same length, whatever the gradient.",
+    because="The limit is far below the typical gradient norm, so all gradients are scaled to the same norm.",
     likely=0.6,
     fixes=(
-        Fix("set the limit to 2 to 5 times the typical norm, and lower the learning rate with it", setting="clip_norm", op="set"),
+        Fix(
+            "set the limit to 2 to 5 times the typical norm, and with SGD lower the learning rate", setting="clip_norm", op="set"
+        ),
     ),
 )
 CLIP_TOO_HIGH = Cause(
     code="clip-too-high",
     seen_by=("clipping-never",),
-    because="The limit is many times the largest norm, so it would act long after an explosion began.",
+    because="The limit is many times the largest gradient norm, so it would stop an explosion too late.",
     likely=0.6,
     fixes=(Fix("set the limit to 2 to 5 times the typical norm", setting="clip_norm", op="set"),),
 )

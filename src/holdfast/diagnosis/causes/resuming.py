@@ -1,4 +1,4 @@
-"""Why a resumed training does not continue where the one before stopped: a part of its state that was not restored."""
+"""Why a resumed training does not continue where the earlier run stopped: state that was not restored."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ _SEEN_BY = ("resume-mismatch",)
 
 
 def _not_restored(state: str, because: str, *fixes: str) -> Cause:
-    """A cause that is named only where the watch after the resume suspects that state."""
+    """A cause that is named only if the checks after the resume suspect that state."""
     return Cause(
         code=f"{state}-not-restored",
         seen_by=_SEEN_BY,
         signs=(f"{state}-suspect", f"{state}-most-suspect"),
         because=because,
         likely=0.0,
-        fixes=tuple(Fix(words) for words in fixes),
+        fixes=tuple(Fix(text) for text in fixes),
     )
 
 
 WEIGHTS = _not_restored(
     "weights",
-    "The model started with different weights: the saved ones were not loaded, or have names it does not have.",
+    "The model started with different weights: the saved weights were not loaded, or their names do not match.",
     "load the weights before the first step; `load_state_dict(..., strict=False)` returns what was missing: print it",
     "compare the checkpoint with the model: holdfast checkpoints compare",
 )
 LEARNING_RATE = _not_restored(
     "learning-rate",
-    "The learning rate differs from that at the save.",
+    "The learning rate differs from the learning rate at the save.",
     "save `scheduler.state_dict()` too, and load it after the optimizer's",
     "if the learning rate is computed from a step number, save that number and resume from it",
 )
@@ -39,13 +39,13 @@ MOMENTS = _not_restored(
 )
 NORMALISATION = _not_restored(
     "normalisation",
-    "The same weights see other inputs: running statistics were not loaded, or the data or its scaling changed.",
+    "The weights match, but their inputs differ: running statistics were not loaded, or the data or its scaling changed.",
     "load the whole `model.state_dict()`, with its buffers, not only the parameters",
-    "compare a batch with one of the previous run: its samples, their mean and deviation",
+    "compare a batch with one of the previous run: its samples, their mean and std",
 )
 DATA_POSITION = _not_restored(
     "data-position",
-    "The epoch restarted: some samples were repeated, others come later.",
+    "The epoch started again: some samples are repeated, others come later.",
     "save at the end of an epoch, or let `run.save` and `run.restore` keep the position",
 )
 

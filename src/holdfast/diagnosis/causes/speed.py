@@ -12,7 +12,7 @@ WORKER_DIED = Cause(
     because="A loader worker died (out of memory, or a crash), and the loader waits for its batch.",
     likely=0.3,
     fixes=(
-        Fix("run once with num_workers = 0 to see the error", setting="num_workers", op="set", value=0),
+        Fix("run once without workers to see the error", setting="num_workers", op="set", value=0),
         Fix("give the loader a timeout, so that it raises an error", setting="timeout", op="set", value=120),
     ),
 )
@@ -21,7 +21,7 @@ SHARED_MEMORY_FULL = Cause(
     seen_by=("loader-stall",),
     signs=("shared-memory-short",),
     ruled_out_by=("worker-waits", "waits-for-disk", "waits-for-network", "computes-on"),
-    because="Workers pass batches through /dev/shm, and it is full (64 MB by default in a container).",
+    because="/dev/shm, through which workers pass batches, is full (64 MB by default in a container).",
     likely=0.2,
     fixes=(
         Fix("docker run --shm-size=8g, or --ipc=host"),
@@ -50,7 +50,7 @@ WORKER_STUCK = Cause(
     likely=0.3,
     fixes=(
         Fix("look at the line and sample in the finding, and add a timeout there"),
-        Fix("read that sample alone: dataset[i] in a separate Python"),
+        Fix("load that sample alone: dataset[i] in a separate Python process"),
         Fix("give the loader a timeout, so that it raises an error", setting="timeout", op="set", value=120),
     ),
 )
@@ -62,7 +62,7 @@ DATA_NOT_SENT = Cause(
     because="A loader worker waits for data over the network, and the server, proxy or connection pool does not answer.",
     likely=0.4,
     fixes=(
-        Fix("give the request a timeout and retries: by default most clients wait forever"),
+        Fix("set a timeout and retries for the request: by default most clients wait forever"),
         Fix("copy the data to a local disk first, or cache it", setting="cache", op="set", value="disk"),
     ),
 )
@@ -75,17 +75,17 @@ DEADLOCK = Cause(
     because="A lock is never released: two threads wait for each other, or its holder is gone.",
     likely=0.4,
     fixes=(
-        Fix("take locks in the same order everywhere, and wait for nothing while holding one", ruled_out_by=("worker-stands",)),
-        Fix("give acquire, join and get a timeout, and log who waits", ruled_out_by=("worker-stands",)),
+        Fix("acquire locks in the same order everywhere, and never wait while holding a lock", ruled_out_by=("worker-stands",)),
+        Fix("call acquire, join and get with a timeout, and log which thread waits", ruled_out_by=("worker-stands",)),
         Fix(
-            "start workers in fresh processes: one forked while a thread holds a lock never gets it",
+            "start workers in fresh processes: a worker that is forked while a thread holds a lock never gets the lock",
             setting="multiprocessing_context",
             op="set",
             value="forkserver",
             needs=("worker-stands",),
         ),
         Fix(
-            "cv2.setNumThreads(0), TOKENIZERS_PARALLELISM=false, OMP_NUM_THREADS=1 in workers",
+            "in workers: cv2.setNumThreads(0), TOKENIZERS_PARALLELISM=false, OMP_NUM_THREADS=1",
             needs=("worker-stands",),
         ),
     ),
@@ -96,7 +96,7 @@ STUCK_COMPUTE = Cause(
     needs=("computes-on",),
     signs=("computes-on",),
     ruled_out_by=("locks-wait", "waits-in-script", "workers-fewer"),
-    because="A kernel or a Python loop does not end: a while without exit, an autotuner, a faulty GPU.",
+    because="A kernel or a Python loop does not end: a while loop without an exit, an autotuner, a faulty GPU.",
     likely=0.1,
     fixes=(Fix("look at the stacks (py-spy dump --native --pid PID), and at nvidia-smi and dmesg"),),
 )
@@ -105,7 +105,7 @@ WAITS_IN_SCRIPT = Cause(
     seen_by=("hang",),
     needs=("waits-in-script",),
     signs=("waits-in-script",),
-    because="The script waits for something that does not come: a response, a file, a queue, a process, a long sleep.",
+    because="The script waits for something that never comes: a response, a file, a queue, a process, a long sleep.",
     likely=0.3,
     fixes=(Fix("look at the line in the finding, and add a timeout there"),),
 )
@@ -118,7 +118,7 @@ COLLECTIVE_MISMATCH = Cause(
     likely=0.3,
     fixes=(
         Fix("give all ranks the same number of batches", setting="drop_last", op="set", value=True),
-        Fix("no all_reduce, barrier, state_dict or forward inside `if rank == 0:`; TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+        Fix("call no all_reduce, barrier or forward inside `if rank == 0:`; TORCH_DISTRIBUTED_DEBUG=DETAIL names the mismatch"),
     ),
 )
 DEAD_RANK = Cause(
@@ -147,22 +147,26 @@ UNSHARED_UPDATES = Cause(
     signs=("gradients-differ",),
     because="Some parameters are outside DDP, updates were made under no_sync, or one rank skipped an update.",
     likely=0.4,
-    fixes=(Fix("wrap the whole model, and call the wrapped one; decide about skipping from a number reduced over all ranks"),),
+    fixes=(Fix("wrap the whole model and call the wrapped model; all_reduce the decision to skip an update"),),
 )
 DIFFERENT_START = Cause(
     code="different-start",
     seen_by=("rank-divergence",),
     signs=("from-the-start",),
-    because="Ranks started with different weights: different seeds, or a checkpoint that only rank 0 loaded after wrapping.",
+    because="Ranks started with different weights: only rank 0 loaded the checkpoint, or seeds differ without DDP.",
     likely=0.3,
-    fixes=(Fix("load on every rank, before DDP; set the same seed for the weights", setting="seed", op="set", value=0),),
+    fixes=(
+        Fix(
+            "load the checkpoint on every rank before wrapping; initialise with the same seed", setting="seed", op="set", value=0
+        ),
+    ),
 )
 OTHER_ENVIRONMENT = Cause(
     code="other-environment",
     seen_by=("ranks-differ",),
     needs=("versions-differ",),
     signs=("versions-differ",),
-    because="One machine has another environment: it was set up by hand, or its update did not finish.",
+    because="One machine has a different environment: it was set up by hand, or its update did not finish.",
     likely=0.7,
     fixes=(Fix("install the same versions on every machine, or use one container image; `holdfast doctor` lists them"),),
 )
@@ -182,7 +186,7 @@ OTHER_SEED = Cause(
     seen_by=("ranks-differ",),
     needs=("seeds-differ",),
     signs=("seeds-differ",),
-    because="One rank was seeded differently: dropout and augmentation follow no common rule, and a run cannot be repeated.",
+    because="One rank has a different seed, so the run cannot be reproduced from its settings.",
     likely=0.6,
     fixes=(Fix("seed every rank in the same line: torch.manual_seed(seed), or torch.manual_seed(seed + rank)"),),
 )
@@ -191,16 +195,16 @@ CLOCK_DIFFERS = Cause(
     seen_by=("ranks-differ",),
     needs=("clocks-differ",),
     signs=("clocks-differ",),
-    because="The clock of one machine is not synchronised: its log lines and rows carry the wrong time.",
+    because="The clock of one machine is not synchronised, so its log lines and rows have the wrong time.",
     likely=0.7,
     fixes=(Fix("start chrony or systemd-timesyncd on that machine: timedatectl set-ntp true"),),
 )
 REPLICA_GONE = Cause(
     code="replica-gone",
     seen_by=("replica-left",),
-    because="The replica's machine was lost or taken back, or its process crashed; the others train on without it.",
+    because="The replica's machine failed or was preempted, or its process crashed; the other replicas continue.",
     likely=0.5,
-    fixes=(Fix("read the log of the replica that left, and start it again with the same lighthouse: it joins by itself"),),
+    fixes=(Fix("read the log of the replica that left, and restart it with the same lighthouse: it joins automatically"),),
 )
 UNEVEN_WORK = Cause(
     code="uneven-work",
@@ -209,7 +213,7 @@ UNEVEN_WORK = Cause(
     against=("waits-for-disk",),
     because="One rank gets longer sequences, larger images, or does the logging and saving for all.",
     likely=0.3,
-    fixes=(Fix("group samples by length over all ranks; save and log without making the others wait"),),
+    fixes=(Fix("group samples by length over all ranks; save and log asynchronously"),),
 )
 ONE_SLOW_WORKER = Cause(
     code="one-slow-worker",
@@ -220,10 +224,10 @@ ONE_SLOW_WORKER = Cause(
     likely=0.5,
     fixes=(
         Fix(
-            "look what it does: py-spy dump with its process id, which the table says",
+            "see what it does: py-spy dump --pid PID, with its process id from the table `loader`",
             command='holdfast query -t {run} "SELECT * FROM loader"',
         ),
-        Fix("use batches in the order in which they are ready", setting="in_order", op="set", value=False),
+        Fix("use batches as soon as they are ready (torch 2.6 or newer)", setting="in_order", op="set", value=False),
     ),
 )
 TOO_FEW_WORKERS = Cause(
@@ -236,21 +240,21 @@ TOO_FEW_WORKERS = Cause(
     fixes=(
         Fix("load in worker processes", setting="num_workers", op="set", value=2, needs=("no-loader-workers",)),
         Fix(
-            "raise it step by step, up to the cores of the machine",
+            "raise num_workers step by step, up to the number of cores",
             setting="num_workers",
             op="multiply",
             value=2,
             ruled_out_by=("no-loader-workers",),
         ),
         Fix(
-            "keep workers over epochs",
+            "keep workers alive between epochs",
             setting="persistent_workers",
             op="set",
             value=True,
             ruled_out_by=("no-loader-workers", "workers-persist"),
         ),
         Fix(
-            "copy to the GPU while it computes",
+            "copy batches to the GPU while it computes",
             setting="pin_memory",
             op="set",
             value=True,
@@ -264,7 +268,7 @@ HEAVY_DECODING = Cause(
     because="Preparing a sample may take too long, for example decoding images far larger than the training uses.",
     likely=0.25,
     fixes=(
-        Fix("resize all of them once to training size, and keep them in a fast format"),
+        Fix("resize all images once to training size, and store them in a fast format"),
         Fix("keep decoded images in memory where they fit", setting="cache", op="set", value="ram"),
     ),
 )
@@ -274,7 +278,7 @@ HEAVY_TRANSFORMS = Cause(
     ruled_out_by=("no-gpu-in-use",),
     because="Augmentation on the CPU may take longer than the step on the GPU.",
     likely=0.15,
-    fixes=(Fix("do it on the GPU for whole batches (torchvision.transforms.v2, kornia), or do the fixed part once"),),
+    fixes=(Fix("augment whole batches on the GPU (torchvision.transforms.v2, kornia), or precompute the fixed part"),),
 )
 WORK_TOO_SMALL = Cause(
     code="work-too-small-for-the-gpu",
@@ -283,7 +287,7 @@ WORK_TOO_SMALL = Cause(
     likely=0.3,
     fixes=(
         Fix("use larger batches, and adjust the learning rate", setting="batch_size", op="multiply", value=2),
-        Fix("fewer launches: torch.compile, fused optimizers", setting="compile", op="set", value="reduce-overhead"),
+        Fix("launch fewer kernels: torch.compile, a fused optimizer", setting="compile", op="set", value="reduce-overhead"),
     ),
 )
 WAITS_FOR_GPU = Cause(
@@ -319,7 +323,7 @@ MEMORY_ALMOST_FULL = Cause(
     signs=("allocator-retries",),
     because="GPU memory is so full that the allocator frees and reallocates within steps.",
     likely=0.15,
-    fixes=(Fix("use a slightly smaller batch; it is faster then", setting="batch_size", op="multiply", value=0.75),),
+    fixes=(Fix("use a slightly smaller batch, which makes steps faster", setting="batch_size", op="multiply", value=0.75),),
 )
 MACHINE_SHARED = Cause(
     code="machine-shared",
@@ -332,9 +336,9 @@ MACHINE_SHARED = Cause(
 MORE_EACH_STEP = Cause(
     code="more-work-each-step",
     seen_by=("slow-step",),
-    because="Each step does more than the one before: a graph that is never detached, a list that is scanned, a growing log.",
+    because="Each step does more than the one before: a graph that is never detached, a list that is searched, a growing log.",
     likely=0.2,
-    fixes=(Fix("detach what is carried from step to step; find the slower module: holdfast query on `modules`"),),
+    fixes=(Fix("detach what is carried from step to step; the table `modules` shows which module got slower"),),
 )
 SHAPES_CHANGE = Cause(
     code="shapes-change",
@@ -367,7 +371,7 @@ CARD_HIDDEN = Cause(
     code="card-hidden",
     seen_by=("computing-on-cpu",),
     against=("built-for-cpu",),
-    because="The process does not see the GPU: CUDA_VISIBLE_DEVICES, a container without GPUs, a wrong driver.",
+    because="The process does not see the GPU: CUDA_VISIBLE_DEVICES, a container without GPUs, a broken driver.",
     likely=0.25,
     fixes=(Fix("unset CUDA_VISIBLE_DEVICES; docker run --gpus all; compare nvidia-smi with torch.cuda.is_available()"),),
 )
@@ -377,7 +381,7 @@ NOT_MOVED = Cause(
     against=("built-for-cpu",),
     because="The script never moves the model, or picks 'cpu' by default.",
     likely=0.3,
-    fixes=(Fix("model.to('cuda'), and each batch too", setting="device", op="set", value="cuda"),),
+    fixes=(Fix("call model.to('cuda'), and move each batch", setting="device", op="set", value="cuda"),),
 )
 
 OF_SPEED = (

@@ -1,17 +1,17 @@
-"""Why checkpoints, disks and trackers fail, and why Holdfast itself steps back."""
+"""Why checkpoints, disks and trackers fail, and why Holdfast does less."""
 
 from __future__ import annotations
 
 from holdfast.diagnosis.causes.cause import Cause, Fix
 
-_CHOOSE = Fix("resume from an earlier clean one", command="holdfast checkpoints choose {run}")
+_CHOOSE = Fix("resume from an earlier clean checkpoint", command="holdfast checkpoints choose {run}")
 
 SAVE_INTERRUPTED = Cause(
     code="save-interrupted",
     seen_by=("checkpoint-torn",),
     signs=("left-by-a-dead-process",),
     ruled_out_by=("checksum-differs", "was-no-room"),
-    because="The process ended in the middle of a save to the final file name.",
+    because="The process ended while it wrote the file under its final name.",
     likely=0.4,
     fixes=(_CHOOSE, Fix("save to a temporary name and rename at the end, or use run.save")),
 )
@@ -21,7 +21,7 @@ COPY_UNFINISHED = Cause(
     ruled_out_by=("checksum-differs", "left-by-a-dead-process", "was-no-room"),
     because="A download or copy is incomplete, or the file is only a Git LFS pointer.",
     likely=0.2,
-    fixes=(Fix("download it again and compare the size; git lfs pull"),),
+    fixes=(Fix("download the file again and compare its size; for Git LFS run git lfs pull"),),
 )
 CHANGED_ON_DISK = Cause(
     code="file-changed-on-disk",
@@ -73,18 +73,18 @@ COPY_DAMAGED = Cause(
     needs=("training-goes-on",),
     signs=("training-goes-on",),
     ruled_out_by=("norm-exploded", "jumped-at-once"),
-    because="The training itself is fine: only the saved state is bad, such as averaged weights, a buffer, or an old state.",
+    because="The training itself is fine: only the saved state is non-finite, such as EMA weights, a buffer, or an old state.",
     likely=0.6,
     fixes=(
-        Fix("look at the tensors in the finding: an update skipped for the weights may have reached their average"),
-        Fix("keep the good file: holdfast run --policy guard saves a bad one beside it"),
+        Fix("check the tensors that the finding names: a skipped update may still have reached the EMA weights"),
+        Fix("protect the good file: holdfast run --policy guard saves a non-finite state under another name"),
     ),
 )
 OTHER_ARCHITECTURE = Cause(
     code="architecture-changed",
     seen_by=("checkpoint-incompatible",),
     ruled_out_by=("objects-refused",),
-    because="The model was built with other settings: width, depth, classes, tasks.",
+    because="The model was built with different settings: width, depth, classes, tasks.",
     likely=0.35,
     fixes=(
         Fix("build the model with the checkpoint's settings; holdfast checkpoints compare names each difference"),
@@ -95,9 +95,9 @@ PREFIX = Cause(
     code="names-have-a-prefix",
     seen_by=("checkpoint-incompatible",),
     ruled_out_by=("objects-refused",),
-    because="The names differ by module. (DDP), _orig_mod. (torch.compile) or model. (Lightning).",
+    because="The names differ by a prefix: module. (DDP), _orig_mod. (torch.compile) or model. (Lightning).",
     likely=0.3,
-    fixes=(Fix("strip it: {name.removeprefix('module.'): value …}; or save the wrapped model"),),
+    fixes=(Fix("strip the prefix: {k.removeprefix('module.'): v for k, v in state.items()}"),),
 )
 WEIGHTS_ONLY = Cause(
     code="weights-only-file",
@@ -111,20 +111,20 @@ OTHER_VERSION = Cause(
     code="other-version",
     seen_by=("checkpoint-incompatible",),
     ruled_out_by=("objects-refused",),
-    because="Another version of PyTorch or of the trainer wrote it, or it holds objects whose code has moved.",
+    because="Another version of PyTorch or of the trainer wrote the file, or it holds objects whose class has moved.",
     likely=0.15,
-    fixes=(Fix("holdfast checkpoints inspect shows what wrote it; load it with that version, and save the state_dict alone"),),
+    fixes=(Fix("holdfast checkpoints inspect names that version; load the file with it, and save only the state_dict"),),
 )
 OBJECTS_REFUSED = Cause(
     code="objects-in-checkpoint",
     seen_by=("checkpoint-incompatible",),
     needs=("objects-refused",),
     signs=("objects-refused",),
-    because="The file holds objects beside tensors, and torch.load does not build them: they could run code.",
+    because="The file holds objects other than tensors, which torch.load refuses because they can run code.",
     likely=0.9,
     fixes=(
         Fix("if you trust the file: torch.load(path, weights_only=False); in Lightning trainer.fit(…, weights_only=False)"),
-        Fix("save plain values only; holdfast checkpoints inspect shows what is in it, and runs nothing"),
+        Fix("save tensors and plain values only; holdfast checkpoints inspect lists the objects without running code"),
     ),
 )
 DATABASE_LOCKED = Cause(
@@ -132,7 +132,7 @@ DATABASE_LOCKED = Cause(
     seen_by=("tracker-unreachable",),
     signs=("database-is-locked",),
     ruled_out_by=("server-silent", "key-refused"),
-    because="Several processes write MLflow's SQLite file, or it is on a network file system.",
+    because="Several processes write to MLflow's SQLite file, or the file is on a network file system.",
     likely=0.2,
     fixes=(Fix("log from rank 0 only, keep the file on a local disk, or run an MLflow server"),),
 )
@@ -141,9 +141,9 @@ NO_KEY = Cause(
     seen_by=("tracker-unreachable",),
     signs=("key-refused",),
     ruled_out_by=("server-silent", "database-is-locked"),
-    because="The key is missing, or belongs to another account.",
+    because="The API key is missing, or belongs to another account.",
     likely=0.2,
-    fixes=(Fix("wandb login, WANDB_API_KEY, MLFLOW_TRACKING_USERNAME; in a job, pass these variables on"),),
+    fixes=(Fix("run wandb login, or set WANDB_API_KEY (MLflow: MLFLOW_TRACKING_USERNAME and _PASSWORD) in the job"),),
 )
 SERVER_GONE = Cause(
     code="server-does-not-answer",
@@ -158,9 +158,9 @@ TOO_COSTLY = Cause(
     code="budget-reached",
     seen_by=("holdfast-degraded",),
     ruled_out_by=("write-refused", "not-possible-here"),
-    because="Watching would have cost more than its budget, so Holdfast samples less often.",
+    because="Holdfast would have used more time than its budget allows, so it samples less often.",
     likely=0.2,
-    fixes=(Fix("allow more", setting="budget", op="set", value="3%", command="holdfast run --budget 3% -- …"),),
+    fixes=(Fix("allow more overhead", setting="budget", op="set", value="3%", command="holdfast run --budget 3% -- …"),),
 )
 OWN_ERROR = Cause(
     code="error-of-holdfast",
@@ -168,7 +168,7 @@ OWN_ERROR = Cause(
     ruled_out_by=("write-refused", "not-possible-here"),
     because="The loop uses something that Holdfast does not support, or Holdfast has a bug.",
     likely=0.3,
-    fixes=(Fix("the finding names what was switched off and the error; HOLDFAST_DEBUG=1 shows where; please report it"),),
+    fixes=(Fix("HOLDFAST_DEBUG=1 shows where the error in the finding was raised; please report it"),),
 )
 
 OF_STORAGE = (

@@ -1,4 +1,4 @@
-"""Texts of checkpoints: torn, not fitting, unsafe, not saved."""
+"""Texts of checkpoints: incomplete, incompatible, unsafe, not saved."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ OF_CHECKPOINTS = (
         "checkpoint-incompatible",
         "The names in the checkpoint and in the model differ: another architecture, or a prefix (module., _orig_mod., model.).",
         "Strip the prefix, or save unwrapped: model.module.state_dict() under DDP, model._orig_mod after torch.compile."
-        " `holdfast checkpoints compare` finds which it is.",
+        " `holdfast checkpoints compare` names the difference.",
     ),
     KnownText(
         "optimizer-does-not-fit",
@@ -122,8 +122,8 @@ OF_CHECKPOINTS = (
             "were not used when initializing",
         ),
         "checkpoint-incompatible",
-        "Some layers have no weights in the checkpoint and start at random: right for a new head, wrong for anything else.",
-        "Read the list of names: if more than the head is on it, the architecture or the prefix differs.",
+        "Some layers have no weights in the checkpoint and start at random: expected for a new head, wrong otherwise.",
+        "Read the names in the message: if there are more than the head's, the architecture or a prefix differs.",
         WARNING,
     ),
     KnownText(
@@ -149,15 +149,14 @@ OF_CHECKPOINTS = (
             "Can't pickle <class",
         ),
         "checkpoint-not-saved",
-        "Something cannot be saved, or sent to a worker that is not forked: a lambda, a function inside a function, an open"
-        " file.",
-        "Save state_dict() and not the object; move the lambda or the class to the top of a module.",
+        "An object cannot be pickled for a save or for a spawned worker: a lambda, a function inside a function, an open file.",
+        "Save state_dict(), not the object; move the lambda or the class to the top of a module.",
     ),
     KnownText(
         "cannot-write-there",
         ("Read-only file system", "[Errno 30]", "PermissionError: [Errno 13] Permission denied"),
         "checkpoint-not-saved",
-        "The process has no permission for that path.",
+        "The process may not write there: no permission, or a read-only file system.",
         "Write somewhere else (HF_HOME, TMPDIR, the output folder), or fix the owner: `ls -ld FOLDER`.",
     ),
 )

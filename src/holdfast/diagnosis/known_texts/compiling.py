@@ -15,19 +15,18 @@ OF_COMPILING = (
             "FailOnRecompileLimitHit",
         ),
         "recompilation",
-        "A function was compiled so often that torch.compile gave up on it: it runs uncompiled from now on.",
-        "Make the shapes constant (drop_last=True, padding), or torch.compile(model, dynamic=True). TORCH_LOGS=recompiles says"
-        " what changed.",
+        "torch.compile compiled a function too often and gave up: the function now runs uncompiled.",
+        "Make the shapes constant (drop_last=True, padding), or torch.compile(model, dynamic=True). TORCH_LOGS=recompiles"
+        " shows what changed.",
         WARNING,
     ),
     KnownText(
         "skipping-cudagraphs",
         ("skipping cudagraphs due to", "skipping cudagraphs"),
         "compile-trouble",
-        "A compiled part runs without CUDA graphs: right results, and the small gain of mode='reduce-overhead' is lost for"
-        " that part.",
-        "No action needed. The reason is in the message (mutated inputs, CPU tensors, dynamic shapes); mode='default' does not"
-        " try.",
+        "A compiled part runs without CUDA graphs: the results are correct, only the speed-up of mode='reduce-overhead' is lost.",
+        "No action needed. The reason is in the message (mutated inputs, CPU tensors, dynamic shapes); mode='default' uses"
+        " no CUDA graphs.",
         NOTE,
     ),
     KnownText(
@@ -35,7 +34,7 @@ OF_COMPILING = (
         ("pthread_join failed",),
         "compile-trouble",
         "The compiler's worker processes and the loader's interfered with each other, usually at the end of the process.",
-        "TORCHINDUCTOR_COMPILE_THREADS=1, or start loader workers with multiprocessing_context='forkserver'.",
+        "Set TORCHINDUCTOR_COMPILE_THREADS=1, or start loader workers with multiprocessing_context='forkserver'.",
     ),
     KnownText(
         "compiler-failed",
@@ -54,8 +53,8 @@ OF_COMPILING = (
         "graph-break",
         ("torch._dynamo.exc.Unsupported", "Graph break in user code", "Graph break from"),
         "compile-trouble",
-        "torch.compile met code that it cannot capture in a graph. An error only with fullgraph=True; else the rest is compiled"
-        " in pieces.",
+        "torch.compile cannot capture some code in a graph. Only with fullgraph=True is this an error; else the rest is"
+        " compiled in pieces.",
         "Remove fullgraph=True, or move the named line (a print, .item(), a branch on data) out of the compiled part.",
         WARNING,
     ),
@@ -70,7 +69,7 @@ OF_COMPILING = (
         "too-few-multiprocessors",
         ("Not enough SMs to use max_autotune_gemm mode",),
         "compile-trouble",
-        "The GPU is too small for one of the compiler's searches, which is skipped.",
+        "The GPU has too few multiprocessors for one of the searches of max-autotune, which is skipped.",
         "No action needed.",
         NOTE,
     ),

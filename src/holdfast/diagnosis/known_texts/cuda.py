@@ -1,4 +1,4 @@
-"""Texts of CUDA: builds and drivers that do not fit, kernels that fail, libraries that do."""
+"""Texts of CUDA: builds and drivers that do not match, kernels and libraries that fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OF_CUDA = (
             "HIP error: invalid device function",
         ),
         "cuda-build-mismatch",
-        "This PyTorch build does not support this GPU: the GPU is newer, or much older.",
+        "This PyTorch build does not support this GPU: the GPU is newer than the build, or much older.",
         "Install a PyTorch build for a CUDA version that supports the GPU (the selector on pytorch.org/get-started). Compare"
         " torch.cuda.get_arch_list() with torch.cuda.get_device_capability().",
     ),
@@ -36,8 +36,8 @@ OF_CUDA = (
         "driver-just-updated",
         ("Driver/library version mismatch",),
         "cuda-build-mismatch",
-        "The driver was updated while the old one is still loaded.",
-        "Restart the machine, or unload and load the nvidia kernel modules.",
+        "The driver was updated, but the old one is still loaded.",
+        "Restart the machine, or reload the nvidia kernel modules.",
     ),
     KnownText(
         "no-gpu-seen",
@@ -60,7 +60,7 @@ OF_CUDA = (
         ("CUDA error: invalid device ordinal", "Invalid device id", "invalid device ordinal"),
         "computing-on-cpu",
         "The script uses a GPU number that does not exist here.",
-        "Numbers start at 0 and count only the GPUs in CUDA_VISIBLE_DEVICES. With torchrun use the LOCAL_RANK, not the RANK.",
+        "Numbers start at 0 and count only the GPUs in CUDA_VISIBLE_DEVICES. With torchrun use LOCAL_RANK, not RANK.",
     ),
     KnownText(
         "device-is-busy",
@@ -93,15 +93,15 @@ OF_CUDA = (
         ("input_val >= zero && input_val <= one", "all elements of input should be between 0 and 1"),
         "non-finite-loss",
         "The input of binary cross entropy is not a probability: NaN, or logits without a sigmoid.",
-        "Use binary_cross_entropy_with_logits on the raw outputs; if they are NaN, find the origin: `holdfast run"
+        "Use binary_cross_entropy_with_logits on the raw outputs; if they are NaN, find where NaN comes from: `holdfast run"
         " --policy guard`.",
     ),
     KnownText(
         "device-side-assert",
         ("device-side assert triggered",),
         "device-side-assert",
-        "A check inside a GPU kernel failed, usually an index or a label out of range. The line in the traceback is not the one"
-        " that did it.",
+        "A check inside a GPU kernel failed, usually an index or a label out of range. The line in the traceback is rarely"
+        " the cause.",
         "Look for an `Assertion … failed` above, run one batch on the CPU (the error is clear there), or with"
         " CUDA_LAUNCH_BLOCKING=1.",
         FOLLOWS,
@@ -116,8 +116,8 @@ OF_CUDA = (
             "Memory access fault by GPU",
         ),
         "device-side-assert",
-        "A GPU kernel accessed memory out of bounds: an index out of range, or a kernel (own, flash attention, compiled)"
-        " with a bug.",
+        "A GPU kernel accessed memory out of bounds: an index out of range, or a bug in a kernel (your own, flash"
+        " attention, compiled).",
         "Run with CUDA_LAUNCH_BLOCKING=1 to see the real line; try without torch.compile and without custom kernels; then"
         " compute-sanitizer.",
     ),
@@ -126,7 +126,7 @@ OF_CUDA = (
         ("CUBLAS_STATUS_NOT_INITIALIZED",),
         "device-side-assert",
         "cuBLAS could not start: GPU memory is full, or an earlier kernel failed (labels or indices out of range).",
-        "Run one batch on the CPU: wrong labels and ids show there. If it runs, free GPU memory or use a smaller batch.",
+        "Run one batch on the CPU: wrong labels and ids are named there. If it works, free GPU memory or use a smaller batch.",
     ),
     KnownText(
         "cublas-failed",
@@ -137,9 +137,9 @@ OF_CUDA = (
             "CUBLAS_STATUS_NOT_SUPPORTED",
         ),
         "device-side-assert",
-        "A matrix product failed on the GPU: wrong shapes, indices out of range, or a CUDA library of another version that was"
-        " loaded first.",
-        "Run one batch on the CPU for a clear message. If it is fine there: unset LD_LIBRARY_PATH, and reinstall PyTorch.",
+        "A matrix product failed on the GPU: wrong shapes, indices out of range, or a different version of a CUDA library"
+        " was loaded first.",
+        "Run one batch on the CPU for a clear message. If it works there: unset LD_LIBRARY_PATH, and reinstall PyTorch.",
     ),
     KnownText(
         "cudnn-failed",
@@ -188,15 +188,15 @@ OF_CUDA = (
             Pattern(r"No such file or directory: .{0,100}nvcc\b", ("nvcc",)),
         ),
         "cuda-build-mismatch",
-        "Something is being compiled and needs the CUDA toolkit, which PyTorch itself does not.",
-        "Install the toolkit of the same CUDA version as torch.version.cuda and set CUDA_HOME, or install a ready-made wheel"
+        "A package is being compiled and needs the CUDA toolkit, which PyTorch does not include.",
+        "Install the toolkit of the same CUDA version as torch.version.cuda and set CUDA_HOME, or install a prebuilt wheel"
         " of the package.",
     ),
     KnownText(
         "other-cuda-toolkit",
         ("mismatches the version that was used to compile",),
         "cuda-build-mismatch",
-        "The CUDA toolkit on this machine and the one that PyTorch was built with have different versions.",
+        "The CUDA toolkit on this machine has a different version than the CUDA of PyTorch.",
         "Point CUDA_HOME to a toolkit of version torch.version.cuda.",
     ),
     KnownText(

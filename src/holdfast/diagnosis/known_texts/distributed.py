@@ -15,7 +15,7 @@ OF_RANKS = (
         ),
         "collective-stall",
         "Ranks called different collectives, or in a different order.",
-        "All ranks must do the same calls: no `if rank == 0:` around an all_reduce, barrier, backward or a model's forward.",
+        "All ranks must make the same calls: no `if rank == 0:` around an all_reduce, barrier, backward or forward.",
     ),
     KnownText(
         "nccl-timeout",
@@ -29,7 +29,7 @@ OF_RANKS = (
             "NCCL timeout",
         ),
         "collective-stall",
-        "A rank waited for the others in a collective until the time limit: one of them died, hangs, or does something else.",
+        "A rank waited for the others in a collective until the time limit: another rank died, hangs, or made a different call.",
         "Look at the other ranks first: the one without this message, or with an earlier error, is the cause."
         " TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_DISTRIBUTED_DEBUG=DETAIL show where each rank is.",
         FOLLOWS,
@@ -45,7 +45,7 @@ OF_RANKS = (
             "Socket closed by remote peer",
         ),
         "collective-stall",
-        "Another rank died: this message only follows from its error.",
+        "Another rank died: this message is only a consequence.",
         "Look for the first error in the logs of the other ranks (torchrun --redirects 3 --log-dir logs keeps one log each).",
         FOLLOWS,
     ),
@@ -53,8 +53,8 @@ OF_RANKS = (
         "nccl-system-error",
         ("NCCL * unhandled system error", "ncclSystemError", "Call to connect returned Connection refused", "No route to host"),
         "distributed-setup",
-        "NCCL could not reach another rank, or could not make shared memory.",
-        "NCCL_DEBUG=INFO names the step. Several network interfaces: NCCL_SOCKET_IFNAME=eth0. In a container: --shm-size=8g, or"
+        "NCCL could not reach another rank, or could not create shared memory.",
+        "NCCL_DEBUG=INFO shows what fails. Several network interfaces: NCCL_SOCKET_IFNAME=eth0. In a container: --shm-size=8g, or"
         " --ipc=host.",
     ),
     KnownText(
@@ -154,7 +154,7 @@ OF_RANKS = (
         "ddp-looks-for-nothing",
         ("did not find any unused parameters in the forward pass",),
         "slow-step",
-        "find_unused_parameters=True costs a walk over the graph in every step, and there is nothing to find.",
+        "find_unused_parameters=True searches the graph in every step, but all parameters are used.",
         "Remove find_unused_parameters.",
         WARNING,
     ),
@@ -167,13 +167,13 @@ OF_RANKS = (
         ),
         "rank-divergence",
         "The ranks built different models.",
-        "Build the model from the same settings and the same checkpoint on every rank; print the number of parameters of each.",
+        "Build the model from the same settings and the same checkpoint on every rank; print the number of parameters on each.",
     ),
     KnownText(
         "fsdp-mixed-parameters",
         ("Must flatten tensors with uniform", "FSDP expects uniform", "FSDP reduce-scatter expects uniform"),
         "distributed-setup",
-        "FSDP flattens parameters together that differ in dtype, or of which only some are trained.",
+        "FSDP groups parameters that differ in dtype, or of which only some are trained.",
         "Cast the model to one dtype before wrapping, use use_orig_params=True for frozen parts, or fully_shard (FSDP2).",
     ),
     KnownText(
@@ -187,7 +187,7 @@ OF_RANKS = (
         ),
         "process-died",
         "One rank failed, and the launcher stopped the others.",
-        "The first traceback further up, of the rank that is named as root cause, is the one to read. `@record` from"
+        "Read the first traceback further up, of the rank named as root cause. `@record` from"
         " torch.distributed.elastic.multiprocessing.errors on main() includes it in this message.",
         FOLLOWS,
     ),

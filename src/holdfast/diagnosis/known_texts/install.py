@@ -1,4 +1,4 @@
-"""Texts of packages that do not fit each other or the system."""
+"""Texts of packages that do not match each other or the system."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OF_INSTALL = (
             "Failed to load image Python extension",
         ),
         "broken-install",
-        "torchvision (or torchaudio) was built for another version of PyTorch.",
+        "torchvision (or torchaudio) was built for a different version of PyTorch.",
         "Install both together from the same source, with matching versions: `pip install --force-reinstall torch torchvision`.",
     ),
     KnownText(
@@ -31,7 +31,7 @@ OF_INSTALL = (
             "RuntimeError: Numpy is not available",
         ),
         "broken-install",
-        "A package was built for another major version of NumPy.",
+        "A package was built for a different major version of NumPy.",
         "Update that package; until then: `pip install 'numpy<2'`.",
     ),
     KnownText(
@@ -40,13 +40,13 @@ OF_INSTALL = (
         "broken-install",
         "The package was built on a newer system than this one.",
         "GLIBCXX: `conda install -c conda-forge libstdcxx-ng`, first on LD_LIBRARY_PATH. GLIBC itself cannot be replaced: use"
-        " an older build of the package, or a container with a newer system.",
+        " an older build of the package, or a container with a newer Linux.",
     ),
     KnownText(
         "undefined-symbol",
         ("undefined symbol: ",),
         "broken-install",
-        "A compiled package was built against another version of PyTorch, CUDA or Python.",
+        "A compiled package was built for a different version of PyTorch, CUDA or Python.",
         "Build or install it again for this PyTorch: `pip install --no-cache-dir --force-reinstall PACKAGE`.",
     ),
     KnownText(
@@ -54,7 +54,7 @@ OF_INSTALL = (
         ("libGL.so.1: cannot open shared object file", "cannot open shared object file: No such file or directory"),
         "broken-install",
         "A system library is missing.",
-        "libGL (OpenCV): install opencv-python-headless instead. Others: the package of the system that holds the named file.",
+        "libGL (OpenCV): install opencv-python-headless instead. Others: install the system package with that file.",
     ),
     KnownText(
         "two-openmps",
@@ -67,7 +67,7 @@ OF_INSTALL = (
         "no-triton",
         ("Cannot find a working triton installation", "TritonMissing", "No module named 'triton'"),
         "compile-trouble",
-        "torch.compile needs Triton for this device, and it is missing or does not work.",
+        "torch.compile needs Triton for this device, but Triton is missing or does not work.",
         "`pip install triton` (Linux; triton-windows on Windows), or run without torch.compile: the results are the same, only"
         " slower.",
     ),
@@ -80,8 +80,8 @@ OF_INSTALL = (
             "No working C++ compiler found",
         ),
         "compile-trouble",
-        "Something is being compiled and there is no compiler, or no Python headers.",
-        "Install gcc/g++ and the python3-dev package, or set CC; without torch.compile none is needed.",
+        "Code is being compiled, but there is no C compiler, or the Python headers are missing.",
+        "Install gcc, g++ and the python3-dev package, or set CC; or run without torch.compile.",
     ),
     KnownText(
         "module-not-found",
@@ -95,7 +95,7 @@ OF_INSTALL = (
         (Pattern(rf"ImportError: cannot import name .{{0,200}}\((?!{_INSTALLED})[^()]{{1,300}}\.py\)", ("import",)),),
         "script-error",
         "One of your own files has no such name: it is misspelt or was moved, or two files import each other.",
-        "Look into the file that the message names. If it has the name of a package (random.py, token.py), rename it.",
+        "Check the file that the message names. If it has the name of a package (random.py, token.py), rename it.",
     ),
     KnownText(
         "cannot-import-name",
@@ -109,13 +109,13 @@ OF_INSTALL = (
         ("not implemented for 'Half'", "not implemented for 'BFloat16'"),
         "shape-mismatch",
         "This operation does not exist in half precision on this device, usually because the model is on the CPU.",
-        "Move the model to the GPU before it becomes half, or compute in float32 on the CPU.",
+        "Move the model to the GPU before calling .half(), or use float32 on the CPU.",
     ),
     KnownText(
         "bitsandbytes-without-cuda",
         ("CUDA Setup failed despite GPU being available", "compiled without GPU support"),
         "broken-install",
-        "bitsandbytes does not find the CUDA version that it was built for.",
+        "bitsandbytes cannot find the CUDA version that it was built for.",
         "Update it (`pip install -U bitsandbytes`), and remove other CUDA folders from LD_LIBRARY_PATH.",
     ),
     KnownText(
@@ -130,9 +130,9 @@ OF_INSTALL = (
             "died with <Signals.SIGSEGV",
         ),
         "process-died",
-        "Compiled code crashed: an incompatible library, a GPU kernel, or too small a stack.",
-        "`python -X faulthandler train.py` shows the Python line. Then: update the library it is in, num_workers=0 to see"
-        " whether a worker does it.",
+        "Compiled code crashed: an incompatible library, a GPU kernel, or a stack that is too small.",
+        "`python -X faulthandler train.py` shows the Python line. Then update the library it is in; try num_workers=0 to"
+        " see whether a worker crashes.",
         FOLLOWS,
     ),
 )

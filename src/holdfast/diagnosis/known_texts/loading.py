@@ -28,7 +28,7 @@ OF_LOADING = (
         "too-many-open-files",
         ("Too many open files", "received 0 items of ancdata", "[Errno 24]"),
         "loader-stall",
-        "The limit on open files is reached: each tensor that a worker passes on holds one.",
+        "The limit on open files is reached: each tensor from a worker holds one open.",
         "`ulimit -n 65535` before starting, or torch.multiprocessing.set_sharing_strategy('file_system'); close files in the"
         " data set.",
     ),
@@ -37,8 +37,7 @@ OF_LOADING = (
         ("DataLoader worker (pid *) is killed by signal: Killed", "DataLoader worker * killed by signal"),
         "loader-stall",
         "A loader worker was killed, nearly always because the host ran out of memory.",
-        "Use fewer workers, a smaller prefetch_factor, and no large Python lists in the data set (use arrays); look at"
-        " /proc/meminfo.",
+        "Use fewer workers, a smaller prefetch_factor, and no large Python lists in the data set (use arrays); check `free -h`.",
     ),
     KnownText(
         "worker-died",
@@ -58,8 +57,8 @@ OF_LOADING = (
         "no-main-guard",
         ("before the current process has finished its bootstrapping phase",),
         "loader-stall",
-        "Workers are spawned and run the script's top level again, which starts workers again.",
-        "Put what the script does under `if __name__ == '__main__':`.",
+        "Spawned workers run the top level of the script again, which starts more workers.",
+        "Put the main code of the script under `if __name__ == '__main__':`.",
     ),
     KnownText(
         "samples-of-different-size",
@@ -72,7 +71,7 @@ OF_LOADING = (
         ),
         "shape-mismatch",
         "Samples of one batch have different sizes, and cannot be stacked.",
-        "Resize or pad them to one size, or give the loader a collate_fn that does.",
+        "Resize or pad them to one size, or pass a collate_fn that does.",
     ),
     KnownText(
         "error-in-worker",
@@ -110,7 +109,7 @@ OF_LOADING = (
         "storage-fails",
         ("[Errno 5] Input/output error", "Stale file handle", "Transport endpoint is not connected", "Remote I/O error"),
         "unreadable-sample",
-        "The storage gave an error: a network file system that disconnected, or a failing disk.",
+        "The storage returned an error: a network file system that disconnected, or a failing disk.",
         "Check the mount (`df .`, `dmesg -T | tail`), then resume; copy the data to a local disk if it happens again.",
     ),
     KnownText(
@@ -125,8 +124,8 @@ OF_LOADING = (
             "Dataset * images not found",
         ),
         "unreadable-sample",
-        "The data set is empty: a wrong path, a filter that removed everything, or labels that were not found.",
-        "Print len(dataset) and the path it looks at; check the folder layout that the data set class expects.",
+        "The data set is empty: a wrong path, a filter that removed everything, or missing labels.",
+        "Print len(dataset) and its path; check the folder layout that the data set class expects.",
     ),
     KnownText(
         "too-many-workers",
@@ -157,7 +156,7 @@ OF_LOADING = (
         ("leaked semaphore objects to clean up at shutdown", "leaked shared_memory objects"),
         "process-died",
         "The process ended without cleaning up: it was killed, or failed earlier.",
-        "Look for the error or the signal above it; this line only follows from it.",
+        "Look for the error or signal above; this line is only its consequence.",
         FOLLOWS,
     ),
     KnownText(

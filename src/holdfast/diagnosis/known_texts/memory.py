@@ -11,22 +11,22 @@ OF_MEMORY = (
         (*GPU_TEXTS, *GPU_LIBRARY_TEXTS),
         "gpu-out-of-memory",
         "The step needs more memory than the GPU has free.",
-        "Halve the batch and accumulate twice as often, or let Holdfast split it (`@run.step`, policy heal). If the same batch"
-        " used to fit, look for another process on the card (nvidia-smi) and for a loss that is kept with its graph.",
+        "Halve the batch and double the accumulation, or let Holdfast split it (`@run.step`, policy heal). If the same batch"
+        " used to fit, look for another process on the GPU (nvidia-smi) and for losses kept with their graph.",
     ),
     KnownText(
         "no-cudnn-algorithm",
         NO_ENGINE_TEXTS,
         "gpu-out-of-memory",
-        "No way to compute a convolution fits: nearly always because too little GPU memory is left for its work space.",
-        "Lower the batch. If that does not help, set torch.backends.cudnn.benchmark = False, and check the dtype of the input.",
+        "No convolution algorithm fits: nearly always too little GPU memory is left for its workspace.",
+        "Use a smaller batch. Else set torch.backends.cudnn.benchmark = False, and check the dtype of the input.",
     ),
     KnownText(
         "host-out-of-memory",
         (*HOST_TEXTS, "Unable to allocate * for an array with shape", "^MemoryError"),
         "host-out-of-memory",
-        "The host's own memory is used up, not the GPU's.",
-        "Use fewer loader workers, keep no data set and no predictions in memory, or give the job more memory.",
+        "The host ran out of memory, not the GPU.",
+        "Use fewer loader workers, keep no data set and no predictions in memory, or request more memory.",
     ),
     KnownText(
         "killed-for-memory",
@@ -42,7 +42,7 @@ OF_MEMORY = (
         ),
         "host-out-of-memory",
         "The system or the job's memory limit ended the process because the host's memory ran out.",
-        "Use fewer loader workers, keep no data set and no predictions in memory, or ask for more memory.",
+        "Use fewer loader workers, keep no data set and no predictions in memory, or request more memory.",
     ),
     KnownText(
         "killed",
@@ -59,9 +59,9 @@ OF_MEMORY = (
             "died with <Signals.SIGKILL",
         ),
         "host-out-of-memory",
-        "The process was ended from outside with SIGKILL (exit 137), nearly always because the host ran out of memory.",
-        "`dmesg -T | grep -i oom` or the job's report says whether it was memory. Then: fewer workers, no cache in memory,"
-        " more memory.",
+        "SIGKILL ended the process (exit 137), nearly always because the host ran out of memory.",
+        "`dmesg -T | grep -i oom` or the job's report says whether it was memory. Then use fewer workers and no cache in"
+        " memory, or request more memory.",
     ),
     KnownText(
         "no-more-threads",

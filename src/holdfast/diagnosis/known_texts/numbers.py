@@ -14,10 +14,10 @@ OF_NUMBERS = (
         "backward-made-nan",
         (Pattern(r"Function '?\w*Backward\w*'? returned nan values", ("returned",)),),
         "non-finite-gradient",
-        "Anomaly detection names the operation whose gradient became NaN; the traceback above it shows where it was in the"
-        " forward.",
-        "Sqrt, Pow, Norm: an eps under the root. Log, Div: an eps inside. Softmax, Exp: half precision overflows, or a row is"
-        " all masked. `holdfast replay` does the same without slowing the run.",
+        "Anomaly detection names the operation whose gradient became NaN; the traceback above shows its line in the"
+        " forward pass.",
+        "Sqrt, Pow, Norm: add an eps under the root. Log, Div: add an eps inside. Softmax, Exp: avoid float16 and fully masked"
+        " rows. `holdfast replay` names the operation too, without slowing the run.",
     ),
     KnownText(
         "loss-not-finite",
@@ -34,7 +34,7 @@ OF_NUMBERS = (
             "WARNING: non-finite loss, ending training",
         ),
         "non-finite-loss",
-        "The loss became NaN or Inf, and the trainer noticed.",
+        "The loss became NaN or Inf, and the trainer reported it.",
         "`holdfast run --policy guard -- …` skips such updates and names the sample and the layer; then: lower LR,"
         " clipping, warm-up.",
     ),
@@ -47,15 +47,15 @@ OF_NUMBERS = (
         ),
         "non-finite-loss",
         "The log shows a loss of NaN or Inf.",
-        "Everything after that step is lost unless the update was skipped. `holdfast run --policy guard -- …` skips such"
+        "The training after that step is lost unless the update was skipped. `holdfast run --policy guard -- …` skips such"
         " updates and names the sample and the layer; then: lower LR, clipping, warm-up.",
     ),
     KnownText(
         "gradient-not-finite-in-the-log",
         (Pattern(_NORM + _NAN, ("nan",)), Pattern(_NORM + _INF, ("inf", "infinity"))),
         "non-finite-gradient",
-        "The log shows gradients of NaN or Inf. A few come from a gradient scaler searching its scale; many, with a loss of 0.0"
-        " beside them (Hugging Face's trainer), are a dead model.",
+        "The log shows gradients of NaN or Inf. A few come from a gradient scaler searching its scale. Many, next to a loss of"
+        " 0.0 (Hugging Face's trainer), mean that the weights are NaN.",
         "Train in bf16 instead of fp16, lower the learning rate, check for fully masked rows. `holdfast run --policy guard --"
         " …` names the layer.",
         WARNING,
@@ -64,7 +64,7 @@ OF_NUMBERS = (
         "clip-found-non-finite",
         ("for gradients from 'parameters' is non-finite",),
         "non-finite-gradient",
-        "clip_grad_norm_(error_if_nonfinite=True) met gradients that are NaN or Inf.",
+        "clip_grad_norm_(error_if_nonfinite=True) found gradients that are NaN or Inf.",
         "Skip the update (`holdfast run --policy guard -- …`), and look at the batch of that step.",
     ),
     KnownText(
@@ -81,7 +81,7 @@ OF_NUMBERS = (
         ),
         "non-finite-weights",
         "A function received NaN or Inf: usually the outputs of a model whose weights are no longer finite.",
-        "Find the first step that was not finite: `holdfast run --policy guard -- …`; resume from a checkpoint before it.",
+        "Find the first non-finite step: `holdfast run --policy guard -- …`; resume from a checkpoint before it.",
     ),
     KnownText(
         "nan-in-tensorboard",
@@ -112,7 +112,7 @@ OF_NUMBERS = (
         ),
         "scaler-collapse",
         "No loss scale is small enough: the gradients overflow half precision at every step.",
-        "Train in bf16, or lower the learning rate; the model may be NaN already.",
+        "Train in bf16, or lower the learning rate; the weights may be NaN already.",
     ),
     KnownText(
         "scaler-skips",
@@ -126,7 +126,7 @@ OF_NUMBERS = (
         "no-inf-checks",
         ("No inf checks were recorded",),
         "loop-mistake",
-        "scaler.step() or update() was called and no parameter of that optimizer had a gradient.",
+        "scaler.step() or update() was called, but no parameter of that optimizer had a gradient.",
         "The loss must reach the parameters of this optimizer: scaler.scale(loss).backward() before scaler.step(optimizer).",
     ),
     KnownText(
@@ -144,6 +144,6 @@ OF_NUMBERS = (
         ),
         "loop-mistake",
         "scaler.unscale_ was called twice for one update.",
-        "Once before clipping, then scaler.step(optimizer) and scaler.update(), in this order.",
+        "Call it once before clipping, then scaler.step(optimizer) and scaler.update(), in this order.",
     ),
 )

@@ -1,4 +1,4 @@
-"""Texts of shapes, devices and types that do not fit, and of indices out of range."""
+"""Texts of shapes, devices and types that do not match, and of indices out of range."""
 
 from __future__ import annotations
 
@@ -55,8 +55,7 @@ OF_SHAPES = (
         ),
         "shape-mismatch",
         "Two tensors that are combined have different sizes.",
-        "Print both shapes before the line. One that is off by one or two: an odd image size meeting a stride; pad to a"
-        " multiple of 32.",
+        "Print both shapes before the line. If they differ by one or two, pad the images to a multiple of 32.",
     ),
     KnownText(
         "channels-differ",
@@ -69,7 +68,7 @@ OF_SHAPES = (
         "shape-invalid",
         ("is invalid for input of size",),
         "shape-mismatch",
-        "A view or reshape has the wrong number of elements.",
+        "A view or reshape asks for the wrong number of elements.",
         "Use x.size(0) and -1, not fixed numbers; the last batch of an epoch is smaller (drop_last=True).",
     ),
     KnownText(
@@ -103,8 +102,8 @@ OF_SHAPES = (
         "text-too-long",
         ("Token indices sequence length is longer than the specified maximum sequence length",),
         "token-out-of-range",
-        "A text has more tokens than the model has positions; an index error follows when it gets there.",
-        "tokenizer(..., truncation=True, max_length=…), or cut texts into windows.",
+        "A text has more tokens than the model has positions; an index error follows when the model gets it.",
+        "tokenizer(..., truncation=True, max_length=…), or split texts into windows.",
         WARNING,
     ),
     KnownText(
@@ -120,7 +119,7 @@ OF_SHAPES = (
         ),
         "shape-mismatch",
         "The target has the wrong format for this loss: class numbers, class probabilities, or a map of either.",
-        "cross_entropy: targets of shape [batch] as .long(), or [batch, classes] as floats; with logits of a text, move"
-        " classes to dim 1.",
+        "cross_entropy: targets of shape [batch] as .long(), or [batch, classes] as floats; for sequences move"
+        " the classes of the logits to dim 1.",
     ),
 )

@@ -9,22 +9,22 @@ OF_SURROUNDINGS = (
         "disk-full",
         ("No space left on device", "[Errno 28]", "ENOSPC", "database or disk is full"),
         "disk-full",
-        "A file system is full: of bytes, or of files (inodes).",
-        "`df -h . /tmp /dev/shm` and `df -i .`; remove old checkpoints, move caches (HF_HOME, TMPDIR), keep fewer of each.",
+        "A file system has no space left, or no free inodes.",
+        "`df -h . /tmp /dev/shm` and `df -i .`; remove old checkpoints, move caches (HF_HOME, TMPDIR).",
     ),
     KnownText(
         "quota",
         ("Disk quota exceeded", "[Errno 122]", "EDQUOT"),
         "disk-full",
         "Your quota on the file system is used up, though the disk may have space.",
-        "`quota -s` or the cluster's own command; caches in the home folder are the most common reason: HF_HOME, TORCH_HOME,"
-        " PIP_CACHE_DIR elsewhere.",
+        "`quota -s` or the cluster's own command; caches in the home folder are the most common reason: move them with"
+        " HF_HOME, TORCH_HOME, PIP_CACHE_DIR.",
     ),
     KnownText(
         "database-locked",
         ("database is locked", "sqlite3.OperationalError: disk I/O error"),
         "tracker-unreachable",
-        "MLflow's SQLite file is written by several processes, or is on a network file system that cannot lock.",
+        "Several processes write to MLflow's SQLite file, or it is on a network file system that cannot lock.",
         "Log from rank 0 only, keep the file on a local disk, or use an MLflow server. `lsof mlflow.db` names the process.",
     ),
     KnownText(
@@ -37,7 +37,7 @@ OF_SURROUNDINGS = (
             "wandb: ERROR api_key",
         ),
         "tracker-unreachable",
-        "Weights & Biases cannot be reached, or has no key.",
+        "Weights & Biases cannot be reached, or the API key is missing.",
         "`wandb login`, or WANDB_API_KEY; without a network: WANDB_MODE=offline, and `wandb sync` later.",
     ),
     KnownText(
@@ -45,7 +45,7 @@ OF_SURROUNDINGS = (
         ("wandb: Network error", "wandb: WARNING * retry"),
         "tracker-unreachable",
         "Weights & Biases cannot be reached at the moment; it retries, and the training continues.",
-        "If it does not come back: WANDB_MODE=offline, and `wandb sync` later.",
+        "If it stays unreachable: WANDB_MODE=offline, and `wandb sync` later.",
         WARNING,
     ),
     KnownText(
@@ -60,7 +60,7 @@ OF_SURROUNDINGS = (
         ("CERTIFICATE_VERIFY_FAILED", "SSLCertVerificationError", "SSLError", "SSL: WRONG_VERSION_NUMBER"),
         "tracker-unreachable",
         "The TLS connection failed: a proxy in between, missing root certificates, or a wrong clock.",
-        "Behind a company proxy: REQUESTS_CA_BUNDLE=/path/to/its.pem. Else `pip install -U certifi`, and check `date`.",
+        "Behind a company proxy: REQUESTS_CA_BUNDLE=/path/to/company.pem. Else `pip install -U certifi`, and check `date`.",
     ),
     KnownText(
         "hub-unreachable",
@@ -89,7 +89,7 @@ OF_SURROUNDINGS = (
         ),
         "tracker-unreachable",
         "A server cannot be reached: no network on this node, a proxy, or a wrong address.",
-        "Download models and data before the job; set https_proxy where there is one; log offline.",
+        "Download models and data before the job; set https_proxy if the node has a proxy; log offline.",
     ),
     KnownText(
         "time-is-up",
@@ -104,7 +104,7 @@ OF_SURROUNDINGS = (
         ("DUE TO PREEMPTION", "DUE TO NODE FAILURE", "slurmstepd: error: * CANCELLED AT"),
         "process-died",
         "The machine was preempted, or the job was cancelled.",
-        "Resume from the last clean checkpoint: `holdfast checkpoints choose`. Save often where this happens.",
+        "Resume from the last clean checkpoint: `holdfast checkpoints choose`. Save often on such machines.",
     ),
     KnownText(
         "terminated",
@@ -118,7 +118,7 @@ OF_SURROUNDINGS = (
         ),
         "process-died",
         "The process was terminated (SIGTERM): by a scheduler, a launcher after another rank failed, or a person.",
-        "Look above for an error of another rank; if there is none, at the scheduler's report.",
+        "Look for an error of another rank above; if there is none, read the scheduler's report.",
         FOLLOWS,
     ),
     KnownText(
@@ -134,7 +134,7 @@ OF_SURROUNDINGS = (
         ),
         "process-died",
         "Compiled code aborted the process.",
-        "The line above it says why (`what():  …`). `python -X faulthandler train.py` shows the Python line.",
+        "The line above says why (`what():  …`). `python -X faulthandler train.py` shows the Python line.",
         FOLLOWS,
     ),
     KnownText(
@@ -157,7 +157,7 @@ OF_SURROUNDINGS = (
         "few-threads",
         ("Setting OMP_NUM_THREADS environment variable for each process to be 1",),
         "slow-loading",
-        "torchrun gives each rank one CPU thread unless told otherwise.",
+        "By default torchrun gives each rank one CPU thread.",
         "Set OMP_NUM_THREADS to cores / ranks if the CPU has work to do (augmentation, tokenising).",
         WARNING,
     ),

@@ -109,7 +109,7 @@ def unclean_words(placed: Placed) -> str:
         return f"NaN or Inf in {first.name}" + (f" and {more:,} more" if more else "")
     if verdict.state == "clean":
         return "it holds no weights of a model"
-    return verdict.troubles[0].words if verdict.troubles else verdict.state
+    return verdict.troubles[0].text if verdict.troubles else verdict.state
 
 
 @dataclass(frozen=True, slots=True)

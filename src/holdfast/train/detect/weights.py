@@ -84,7 +84,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
     contents = open_checkpoint(path)
     if contents.troubles:
         trouble = contents.troubles[0]
-        raise UsageError(f"{path} is {trouble.state}: {trouble.words}", fix=trouble.fix)
+        raise UsageError(f"{path} is {trouble.state}: {trouble.text}", fix=trouble.fix)
     infos = averaged_weights(contents) or own_weights(contents)
     if not infos:
         raise UsageError(f"{path} holds no weights.", fix=_FIX)
