@@ -244,7 +244,7 @@ def _weights(finding: Finding) -> str:
         between = f"between steps {evidence['onset'] - 1:,} and {evidence['seen_at']:,}"
         return f"the norm of {evidence['parameter']} {went} {between}; the loss does not show it yet"
     if "bad_losses" in evidence:
-        bad = f"{evidence['bad_losses']} of the last {evidence['of']} losses are NaN, Inf or absurdly large"
+        bad = f"{evidence['bad_losses']} of the last {evidence['of']} losses are NaN, Inf or far too large"
         return f"the norm of the weights is no longer finite (it was {evidence['weight_norm_before']:.3g}); {bad}"
     return f"no step has been finite since step {evidence['onset']:,} ({evidence['steps_in_a_row']} in a row)"
 
