@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import BinaryIO
 
-from holdfast.diagnosis.known_texts import FOLLOWS, KNOWN_TEXTS, KnownText, wordings
+from holdfast.diagnosis.known_texts import ERROR, FOLLOWS, KNOWN_TEXTS, KnownText, wordings
 from holdfast.diagnosis.known_texts.known_text import Wording
 
 _PART = 1 << 18  # bytes that are read at once
@@ -70,6 +70,7 @@ class ErrorSearch:
     _raised: tuple[str, int] | None = None  # the last error that nothing is known about so far
     _in_traceback: bool = False
     _explained: bool = False  # a line of the traceback is a known text
+    _frame: KnownText | None = None  # what a frame of the traceback says of the error that it ends in
 
     def feed(self, part: str) -> None:
         """Look at one more part of the log; what stands after its last line end waits for the next."""
@@ -106,20 +107,28 @@ class ErrorSearch:
         low = line.lower()
         for wording in wanted:
             if wording.word in low and (match := wording.pattern.search(line)) is not None:
-                name = wording.text.name
-                times = self._matches[name].times + 1 if name in self._matches else 1
-                self._matches[name] = Match(wording.text, _around(line, match), self._lines, times)
+                if wording.text.is_frame:
+                    self._frame = wording.text if self._in_traceback else None
+                    return
+                text = self._frame if raised and self._frame is not None and wording.text.kind < ERROR else wording.text
+                self._add(text, _around(line, match))
                 self._explained = self._in_traceback
                 if raised or (self._raised is not None and self._lines - self._raised[1] < _MESSAGE):
                     self._raised = None
                 return
-        if raised and not self._explained:
+        if raised and self._frame is not None:
+            self._add(self._frame, _shortened(line))
+        elif raised and not self._explained:
             self._raised = (_shortened(line), self._lines)
+
+    def _add(self, text: KnownText, line: str) -> None:
+        times = self._matches[text.name].times + 1 if text.name in self._matches else 1
+        self._matches[text.name] = Match(text, line, self._lines, times)
 
     def _follow_traceback(self, line: str) -> bool:
         """Whether the line is the error in which a traceback ends: the first that is not indented and names one."""
         if _TRACEBACK in line:
-            self._in_traceback, self._explained = True, False
+            self._in_traceback, self._explained, self._frame = True, False, None
         elif self._in_traceback and _RAISED.match(line):
             self._in_traceback = False
             return True

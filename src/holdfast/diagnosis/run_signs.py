@@ -39,8 +39,8 @@ def signs_of_findings(findings: Sequence[Finding]) -> dict[str, str]:
     """Those that the findings themselves hold."""
     signs: list[Sign] = []
     for finding in findings:
-        counts = finding.severity != "info" or "limit" in finding.evidence  # of the loop: that is said as info
-        if counts and (words := _OF.get(finding.code)) is not None:
+        alone = "limit" in finding.evidence or finding.code == "ranks-differ"  # signs that explain nothing but this info
+        if (alone or finding.severity != "info") and (words := _OF.get(finding.code)) is not None:
             signs += words({"step": finding.step, **finding.evidence})
         if finding.severity != "info" and finding.code in _EXPLAIN:
             signs.append(("explained", ""))

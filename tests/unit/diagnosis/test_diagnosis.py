@@ -52,6 +52,11 @@ def test_the_journal_says_a_finding_as_a_sentence(code: str, evidence: dict[str,
     assert sentence_of(code, 1220, evidence) == words
 
 
+def test_a_clock_that_is_wrong_has_its_cause_though_it_is_only_an_info() -> None:
+    evidence = {"what": "clock", "rank": 2, "value": "300 s behind", "others": "0 s"}
+    assert diagnose([Finding("ranks-differ", step=1, severity="info", evidence=evidence)]).causes == ("clock-differs",)
+
+
 def test_what_a_loop_does_not_allow_is_no_bug_of_holdfast() -> None:
     limit = {"what": "guard", "error": "no torch optimizer", "limit": True}
     assert diagnose([Finding("holdfast-degraded", step=1, severity="info", evidence=limit)]).causes == ()

@@ -179,6 +179,30 @@ def test_a_text_that_two_parts_share_is_found_and_lines_are_counted() -> None:
     assert (answer.matches[0].text.name, answer.matches[0].number, answer.lines) == ("gpu-out-of-memory", 3, 4)
 
 
+DEAD_WORKER = """Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    for batch in loader:
+  File "/x/torch/multiprocessing/reductions.py", line 538, in rebuild_storage_fd
+    fd = df.detach()
+  File "/x/multiprocessing/connection.py", line 395, in _recv
+    chunk = read(handle, remaining)
+{error}
+"""
+
+
+@every_case(
+    ("error", "name"),
+    [
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", "worker-is-gone"),
+        ("EOFError", "worker-is-gone"),
+        ("RuntimeError: received 0 items of ancdata", "too-many-open-files"),
+    ],
+)
+def test_a_worker_that_dies_while_its_batch_is_read_is_no_rank_that_is_gone(error: str, name: str) -> None:
+    answer = search_text(DEAD_WORKER.format(error=error))
+    assert [(found.text.name, found.line) for found in answer.matches] == [(name, error)] and answer.unknown is None
+
+
 def test_of_two_errors_the_later_counts_and_repeats_are_counted() -> None:
     answer = search_text("OSError: [Errno 28] No space left on device\n" * 3 + "IndexError: index out of range in self\n")
     assert [found.text.page for found in answer.matches] == ["token-out-of-range", "disk-full"]

@@ -39,6 +39,7 @@ class KnownText:
     means: str
     fix: str
     kind: int = ERROR
+    is_frame: bool = False  # its wordings are frames of a traceback: the error in which that ends is meant
 
 
 @dataclass(frozen=True, slots=True)

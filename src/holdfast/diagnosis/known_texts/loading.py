@@ -47,6 +47,14 @@ OF_LOADING = (
         "Run once with num_workers=0 to see the error. With OpenCV: cv2.setNumThreads(0).",
     ),
     KnownText(
+        "worker-is-gone",
+        ("reductions.py*, in rebuild_storage_fd",),
+        "loader-stall",
+        "A loader worker died before its batch had been read: killed (often for memory), or a crash in a library.",
+        "Run once with num_workers=0 to see the error; check `free -h` and `dmesg`.",
+        is_frame=True,
+    ),
+    KnownText(
         "loader-timeout",
         ("DataLoader timed out after",),
         "loader-stall",
