@@ -16,7 +16,7 @@ class SlowWorker(Fault):
     code = "slow-worker"
     description = "one loader worker takes 200 ms longer per batch from then on"
     expected = Expected(findings=("slow-loading",), causes=("one-slow-worker",), survivable=True)
-    needs = ("workers",)
+    needs = ("several-workers",)  # one that is alone is a slow loader
     lasting = True
     strength = 0.2
 

@@ -14,6 +14,7 @@ from holdfast.errors import CannotHappen
 FACTS = {
     "loader": "a DataLoader",
     "workers": "loader workers",
+    "several-workers": "several loader workers",
     "float-inputs": "floating-point inputs",
     "labels": "integer labels in its batches",
     "evaluation": "an evaluation with a DataLoader",
@@ -51,7 +52,7 @@ class Facts:
         """A DataLoader was made."""
         self.have.add("loader")
         if arguments.get("num_workers"):
-            self.have.add("workers")
+            self.have |= {"workers", "several-workers"} if arguments["num_workers"] > 1 else {"workers"}
 
     def precision_chosen(self, dtype: torch.dtype | None) -> None:
         """An `autocast` was entered."""
