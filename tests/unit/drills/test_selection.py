@@ -79,7 +79,8 @@ def test_what_ends_or_fills_a_run_is_not_put_into_a_sequence() -> None:
 
 
 def test_what_a_training_lacks_is_said_in_words() -> None:
-    assert missing_requirements("slow-worker", "", {"loader"}) == "no loader workers"
+    assert missing_requirements("worker-killed", "", {"loader"}) == "no loader workers"
+    assert missing_requirements("slow-worker", "", {"loader", "workers"}) == "not several loader workers"
     assert missing_requirements("rank-killed", "", set()) == "not several ranks"
     assert missing_requirements("slow-worker", "", {"loader", "workers", "several-workers"}) == ""
 
