@@ -80,6 +80,17 @@ def test_a_regression_on_simulated_events_starts_from_the_encoder_of_the_pretrai
     assert float(tuned[-1]["energy_mae"]) < 0.5 * 0.375, "0.375 is the error of the mean"
 
 
+@pytest.mark.slow
+def test_under_holdfast_run_it_trains_in_that_run(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, ROOT / "examples/simulate_sensors.py", "box", "200"], cwd=tmp_path, check=True)
+    holdfast = [sys.executable, "-m", "holdfast"]
+    small = "--config box/sensors.yaml --task mae --width 16 --depth 1 --batch-size 32 --workers 1 --epochs 1 --project other"
+    command = [*holdfast, "run", "--name", "outer", "--", *holdfast, "train", "sensors", *small.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(rows(tmp_path / "runs/outer")) == 1 and not (tmp_path / "other").exists()
+
+
 DATA = ROOT.parent / "shared" / "data"
 MUONS = """
 data: {data}/hep_root/uproot-Zmumu.root
