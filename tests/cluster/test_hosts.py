@@ -292,3 +292,4 @@ def test_with_elastic_torchrun_a_node_leaves_the_other_trains_on_and_it_joins_ag
     assert all(row["by"] == "torchrun" for row in job.rows("action") if row.get("action") == "restart"), job.log()
     (lost,) = (row for row in job.rows("finding") if row["severity"] in ("warning", "critical"))
     assert lost["code"] == "process-died" and lost["evidence"]["host"] == "node1", job.log()
+    assert [row["causes"][:1] for row in job.rows("diagnosis")] == [["machine-lost"]], job.log()

@@ -40,6 +40,8 @@ def of_death(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield "interrupted", "exit code 130"
     elif 0 < code < _SIGNALS:
         yield "exited", f"exit code {code}, no signal"
+    if "lost_ranks" in evidence:
+        yield "node-silent", f"{evidence.get('host')} sent nothing for {float(evidence.get('seconds') or 0):.0f} s"
     if int(evidence.get("ranks") or 1) > 1:
         yield "several-ranks", f"{evidence['ranks']} ranks trained"
 

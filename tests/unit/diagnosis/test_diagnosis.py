@@ -57,6 +57,11 @@ def test_a_clock_that_is_wrong_has_its_cause_though_it_is_only_an_info() -> None
     assert diagnose([Finding("ranks-differ", step=1, severity="info", evidence=evidence)]).causes == ("clock-differs",)
 
 
+def test_a_machine_that_stopped_answering_is_no_crash() -> None:
+    evidence = {"node": 1, "host": "node1", "lost_ranks": [2, 3], "seconds": 61.0, "ended": "node 1 was not heard of for 61 s."}
+    assert diagnose([Finding("process-died", step=9, severity="critical", evidence=evidence)]).causes == ("machine-lost",)
+
+
 def test_what_a_loop_does_not_allow_is_no_bug_of_holdfast() -> None:
     limit = {"what": "guard", "error": "no torch optimizer", "limit": True}
     assert diagnose([Finding("holdfast-degraded", step=1, severity="info", evidence=limit)]).causes == ()

@@ -174,7 +174,16 @@ OF_ERRORS = (
         "The job's time limit was reached, the machine was preempted, or someone stopped the process.",
         "save often and resume; request a signal before the end (#SBATCH --signal=B:USR1@120)",
         signs=("terminated",),
-        ruled_out_by=("crashed", "exited", "interrupted"),
+        ruled_out_by=("crashed", "exited", "interrupted", "node-silent"),
+    ),
+    _of_error(
+        "machine-lost",
+        "process-died",
+        "A machine of the run stopped answering: it was switched off, rebooted or preempted, or lost its network.",
+        "check that machine: uptime, dmesg -T, its network, and the scheduler's view of it (sinfo -R)",
+        likely=0.6,
+        needs=("node-silent",),
+        signs=("node-silent",),
     ),
     _of_error(
         "exited-by-itself",
@@ -197,7 +206,7 @@ OF_ERRORS = (
         "check dmesg -T | grep -i -E 'oom|killed process', the job's report, and other users of the machine",
         likely=0.2,
         signs=("killed",),
-        ruled_out_by=("crashed", "terminated", "exited", "interrupted"),
+        ruled_out_by=("crashed", "terminated", "exited", "interrupted", "node-silent"),
     ),
     _of_error(
         "crash-in-a-library",
@@ -206,7 +215,7 @@ OF_ERRORS = (
         "run python -X faulthandler train.py; try num_workers=0; update the library in the traceback",
         likely=0.2,
         signs=("crashed",),
-        ruled_out_by=("killed", "terminated", "exited", "interrupted"),
+        ruled_out_by=("killed", "terminated", "exited", "interrupted", "node-silent"),
     ),
     _of_error(
         "file-damaged",
