@@ -82,9 +82,12 @@ for step, (inputs,) in enumerate(DataLoader(TensorDataset(data), batch_size=8)):
 """
 
 
+@pytest.mark.parametrize("how", ["error", "exit"])
 @pytest.mark.parametrize("fill", ["nan", pytest.param("0", marks=pytest.mark.slow)])
-def test_an_error_that_a_non_finite_batch_led_to_is_told_with_the_batch(tmp_path: Path, fill: str) -> None:
-    done = run(tmp_path, "--name", "a", "--policy", "guard", PYTHON, "-c", NAN_CRASHES.replace("FILL", repr(fill)))
+def test_an_end_that_a_non_finite_batch_led_to_is_told_with_the_batch(tmp_path: Path, fill: str, how: str) -> None:
+    script = NAN_CRASHES.replace("FILL", repr(fill))
+    script = script.replace("loss = torch.tensor(1e9)  #", "raise SystemExit('loss is NaN')  #") if how == "exit" else script
+    done = run(tmp_path, "--name", "a", "--policy", "guard", PYTHON, "-c", script)
     rows = [json.loads(line) for line in (tmp_path / "runs/a/journal.jsonl").read_text().splitlines()]
     found = [row for row in rows if row.get("code") == "non-finite-input"]
     assert done.returncode == 1 and [(row["step"], row["evidence"]["batch"]["bad_samples"]) for row in found] == (

@@ -309,8 +309,8 @@ class Training(Members):
     def close(self) -> None:
         """Write what is still under way and seal the tables."""
         self.sampler.stop()
-        if self.guard is not None and isinstance(error := getattr(sys, "last_value", None), Exception):  # nobody caught it
-            self.guard.report.crashed(self.step, error)
+        if self.guard is not None:  # an error that nobody caught, or `sys.exit` after a look at the loss
+            self.guard.report.ended(self.step, getattr(sys, "last_value", None))
         if self.control is not None:
             self.control.close()
         self._holding = False

@@ -69,13 +69,14 @@ class Report:
         if was_skipped:
             self._write("action", action="skip-batch", step=step, because=code, settings={}, state="done")
 
-    def crashed(self, step: int, error: BaseException) -> None:
-        """Report a batch that is not finite in the step that an error ended: the error itself may be about anything."""
+    def ended(self, step: int, error: BaseException | None) -> None:
+        """Report a batch that is not finite in the last, unfinished step: the error that ended it may be about anything."""
         evidence: dict[str, Any] = {}
         with contextlib.suppress(Exception):  # a device that failed cannot be read
             evidence = self.failure_context.batch_evidence(step, save=False)
         if _is_bad_input(evidence) and self._count("non-finite-input") == 1:
-            evidence["error"] = f"{type(error).__name__}: {error}"
+            if error is not None:
+                evidence["error"] = f"{type(error).__name__}: {error}"
             self._write("finding", code="non-finite-input", severity="critical", step=step, evidence=evidence)
 
     def clipped(self, step: int, metrics: StepMetrics, *, norm: float, limit: float) -> None:
