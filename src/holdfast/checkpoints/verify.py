@@ -104,6 +104,7 @@ def _bits(storage: Storage, begin: int, end: int, layout: Layout) -> Iterator[tu
 _MUST_BE_FINITE = ("weights", "optimizer", "ema")
 _UNSET = re.compile(r"(^|[._])(min_val|max_val)$")  # an observer for quantisation that has seen nothing yet
 _MASK = re.compile(r"mask|causal|tril|triu", re.IGNORECASE)
+_BOUND = re.compile(r"(^|[._])(upper|lower)_bound$")  # of a constraint, as GPyTorch has them
 _MASKED = 0.05  # share of -Inf that a mask has at least
 _AGAIN = "verify it again when nothing writes to it any more"
 _COPY = "copy it again from where it came from; if this is where it was saved, use an older one and check the disk"
@@ -242,6 +243,8 @@ class _Looking:
             return ""
         if _UNSET.search(tensor.name):
             return "an observer for quantisation that has not seen any data"
+        if _BOUND.search(tensor.name):
+            return "a bound of Inf: there is no limit on that side"
         storage = self._contents.storages[tensor.storage]
         if not counts.positive and _may_be_a_mask(tensor, counts) and is_mask(tensor, storage):
             return "a mask, nothing but 0 and -Inf"

@@ -21,6 +21,7 @@ from holdfast.checkpoints import scanning
 from holdfast.checkpoints.contents import Contents, FileInfo, Storage, TensorInfo
 from holdfast.checkpoints.formats.open import open_checkpoint
 from holdfast.checkpoints.verify import BadTensor, Verdict, verify
+from holdfast.inside.gradients.non_finite import bad_tensors
 
 NAN, INF = float("nan"), float("inf")
 
@@ -183,6 +184,13 @@ def test_a_causal_mask_is_a_note_and_no_trouble(tmp_path: Path, dtype: torch.dty
     assert verdict.state == "clean"
     (note,) = verdict.notes
     assert "model.attention.mask, model.attention.shown hold 240 Inf, and may: a mask" in note
+
+
+def test_the_bound_of_a_constraint_without_a_limit_is_a_note(tmp_path: Path) -> None:
+    noise = {"noise.raw_noise": torch.ones(1), "noise.constraint.upper_bound": torch.tensor(INF)}
+    assert judged(saved(tmp_path, noise)).state == "clean"
+    assert judged(saved(tmp_path, {**noise, "noise.constraint.upper_bound": torch.tensor(torch.nan)})).state == "non-finite"
+    assert bad_tensors(noise) == []
 
 
 @every_case("value", [NAN, INF, 0.5])

@@ -137,7 +137,8 @@ def _finite(tensors: list[torch.Tensor]) -> list[bool]:
 
 def _look_at(name: str, tensor: torch.Tensor) -> Bad | None:
     nan, inf = int(torch.isnan(tensor).sum()), int(torch.isinf(tensor).sum())
-    if not nan and (not inf or _is_mask(name.rpartition(".")[2], tensor)):
+    last = name.rpartition(".")[2]
+    if not nan and (not inf or last in ("upper_bound", "lower_bound") or _is_mask(last, tensor)):  # of a constraint: no limit
         return None
     return Bad(name, nan, inf, tensor.numel())
 
