@@ -10,7 +10,7 @@ from torch import nn, optim
 from torch.utils.data import TensorDataset
 
 PACKAGE = "pytorch-accelerated"
-HALF = "score"
+HALF = "build"
 
 set_seed(0)
 inputs, labels = load_breast_cancer(return_X_y=True)

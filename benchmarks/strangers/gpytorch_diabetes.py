@@ -7,7 +7,7 @@ from sklearn.datasets import load_diabetes
 from torch.utils.data import DataLoader, TensorDataset
 
 PACKAGE = "gpytorch"
-HALF = "score"
+HALF = "build"
 
 
 class GPModel(gpytorch.models.ApproximateGP):

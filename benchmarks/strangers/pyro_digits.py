@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 PACKAGE = "pyro"
 PIP = "pyro-ppl"
-HALF = "score"
+HALF = "build"
 
 
 class VAE(nn.Module):
