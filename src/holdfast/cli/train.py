@@ -60,10 +60,10 @@ def start(arguments: Arguments) -> int:
     _check_machine(settings.project, settings.workers)
     if arguments.validate and settings.VALIDATED:
         _check_data(settings.data)
-    words = _command(arguments, count)
+    argv = _command(arguments, count)
     if is_watched:
-        os.execv(words[0], words)
-    command = find_command(words)
+        os.execv(argv[0], argv)
+    command = find_command(argv)
     watched = Settings(
         name=settings.name or None,
         folder=Path(settings.project),
