@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -146,7 +147,7 @@ def test_the_kernels_kill_for_memory_is_told_as_such(tmp_path: Path, group: Path
 def test_a_python_without_torch_is_told_the_command_that_has_it(tmp_path: Path) -> None:
     venv.create(tmp_path / "a", with_pip=False)  # a folder with the run's name: the printed command must not mean it
     said = run(tmp_path, "--name", "a", str(tmp_path / "a/bin/python"), "-c", "import torch").stderr
-    fix = f"  fix: this Python has no torch; Holdfast's has: holdfast run -- {PYTHON} -c 'import torch'"
+    fix = f"  fix: this Python has no torch; Holdfast's has: holdfast run -- {shlex.quote(PYTHON)} -c 'import torch'"
     assert fix in said and "holdfast diagnose runs/a;" in said
     for target in ("a", "runs/a"):
         assert fix in typed("diagnose", target, folder=tmp_path).stdout

@@ -71,7 +71,7 @@ def test_a_drill_begins_with_a_training_that_nobody_breaks_and_that_raises_nothi
 
 
 def test_a_fault_that_the_training_cannot_have_is_left_out_with_a_word(course: Any) -> None:
-    assert course[1]["skipped"] == [{"training": "quick_to_learn", "fault": "slow-worker", "why": "no loader workers"}]
+    assert course[1]["skipped"] == [{"training": "quick_to_learn", "fault": "slow-worker", "why": "not several loader workers"}]
 
 
 def test_runs_in_which_nothing_was_missed_leave_nothing_behind(course: Any) -> None:
