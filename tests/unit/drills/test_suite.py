@@ -102,7 +102,7 @@ def test_a_function_in_a_test_survives_a_fault_of_the_users_own(train: Any, apar
     found = assert_survives(train, "sensor-off", at=80, fault_file=OWN)
     assert found.survived and found.at == 80 and found.seen in ("non-finite-loss", "non-finite-input") and found.cause_right
     assert not list(apart.glob("holdfast-drill-*")), "a drill that went well leaves nothing behind"
-    with pytest.raises(UsageError, match="no loader workers"):
+    with pytest.raises(UsageError, match="not several loader workers"):
         assert_survives(train, "slow-worker")
     with pytest.raises(UsageError, match="beyond the end of the run, which has 160 steps"):
         assert_survives(train, "nan-batch", at=5000)
