@@ -83,9 +83,13 @@ def world_size_of(command: Sequence[str], environment: Mapping[str, str]) -> int
 
 def is_elastic(command: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Whether torchrun may start the ranks again by itself: `--max-restarts`, or a number of nodes that may change."""
-    options = _ranks_options(command)
-    restarts = options.get("max_restarts", environment.get("PET_MAX_RESTARTS", "0"))
-    return (_whole(restarts) or 0) > 0 or ":" in options.get("nnodes", environment.get("PET_NNODES", ""))
+    restarts = _ranks_options(command).get("max_restarts", environment.get("PET_MAX_RESTARTS", "0"))
+    return (_whole(restarts) or 0) > 0 or may_lose_nodes(command, environment)
+
+
+def may_lose_nodes(command: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether torchrun may continue with fewer nodes: `--nnodes 1:2`."""
+    return ":" in _ranks_options(command).get("nnodes", environment.get("PET_NNODES", ""))
 
 
 _LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate")

@@ -21,7 +21,7 @@ from holdfast.signals.nodes import NodeState
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.attempts import lowered, stopped, workers_of
-from holdfast.supervisor.facts import is_elastic
+from holdfast.supervisor.facts import may_lose_nodes
 from holdfast.supervisor.forwarding import Forwarding
 from holdfast.supervisor.launch import Launch
 from holdfast.supervisor.memory_events import MemoryEvents
@@ -116,7 +116,7 @@ class Restarts:
         """Whether the ranks that are left make steps again: an elastic torchrun starts them without the others, in its time."""
         from holdfast.supervisor.losses import steps_made
 
-        if not is_elastic(self._launch.command.arguments, os.environ):
+        if not may_lose_nodes(self._launch.command.arguments, os.environ):
             return False
         before, deadline = steps_made(self._run, without=node.host), time.monotonic() + _ELASTIC_SECONDS
         while not self._over.wait(1.0) and time.monotonic() < deadline:

@@ -19,7 +19,7 @@ from holdfast.signals.actions import QUEUE, Action
 from holdfast.signals.nodes import ENDED, RUN, RUNNING, NodeState, Plan, read_nodes, read_plan
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.trouble import Trouble
-from holdfast.supervisor.facts import is_elastic
+from holdfast.supervisor.facts import is_elastic, may_lose_nodes
 from holdfast.supervisor.following import Follower
 from holdfast.supervisor.losses import failed_first
 from holdfast.supervisor.node_agent import Listener
@@ -117,16 +117,16 @@ def test_the_node_where_it_began_is_found_by_what_the_nodes_print(
 
 
 @every_case(
-    ("words", "elastic"),
+    ("words", "elastic", "fewer"),
     [
-        ("torchrun --nnodes 2 train.py --max-restarts 3", False),
-        ("torchrun --nnodes 1:2 train.py", True),
-        ("torchrun --max-restarts=2 train.py", True),
-        ("python train.py", False),
+        ("torchrun --nnodes 2 train.py --max-restarts 3", False, False),
+        ("torchrun --nnodes 1:2 train.py", True, True),
+        ("torchrun --max-restarts=2 train.py", True, False),
+        ("python train.py", False, False),
     ],
 )
-def test_whether_torchrun_may_restart_the_ranks_itself(words: str, elastic: bool) -> None:
-    assert is_elastic(words.split(), {}) == elastic
+def test_whether_torchrun_may_restart_the_ranks_itself_and_on_fewer_nodes(words: str, elastic: bool, fewer: bool) -> None:
+    assert (is_elastic(words.split(), {}), may_lose_nodes(words.split(), {})) == (elastic, fewer)
 
 
 def test_what_a_node_records_is_in_the_run_of_the_first_node_and_what_that_decides_comes_back(tmp_path: Path) -> None:
