@@ -3,6 +3,9 @@
 Two processes that do exactly the same differ by some per cent, as their memory lies differently; so Holdfast is armed and
 taken out again in bursts of steps in one process, in several processes one after the other. Printed as ratios.
 
+The C library keeps the memory of freed tensors here (`MALLOC_…`). By default it may give it back at every step and take it again:
+up to a thousand page faults, 3 ms of a step of 14 ms, in some steps and not in others, with Holdfast and without.
+
     python benchmarks/overhead.py [--rounds 16]
 """
 
@@ -21,10 +24,12 @@ import time
 from pathlib import Path
 
 CASES = {  # name: (training, steps in a burst, environment of the watched process, bar on the median)
-    "step of about 1 ms": ("small", 100, {}, 1.05),
-    "step of about 20 ms": ("medium", 10, {}, 1.02),
+    "step of about 1 ms": ("small", 100, {}, 1.03),
+    "step of about 20 ms": ("medium", 10, {}, 1.01),
     "25 modules, every step sampled": ("deep", 20, {"HOLDFAST_SAMPLING": "modules"}, 1.15),
 }
+
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MALLOC_TRIM_THRESHOLD_": str(4 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
 
 
 def make_step(training: str):
@@ -95,7 +100,7 @@ def facts() -> dict[str, int]:
 
 def compare(training: str, burst: int, extra: dict[str, str], rounds: int, processes: int = 5) -> dict[str, float]:
     """The median over several processes: where a process's memory lies moves its speed by some per cent."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")} | {"OMP_NUM_THREADS": "1"} | extra
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")} | ENVIRONMENT | extra
     command = [sys.executable, __file__, "--child", training, str(burst), "--rounds", str(rounds)]
     found = []
     for _ in range(processes):

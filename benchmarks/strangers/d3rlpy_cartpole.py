@@ -6,7 +6,7 @@ import d3rlpy
 import gymnasium
 
 PACKAGE = "d3rlpy"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 d3rlpy.seed(0)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 PACKAGE = "pytorch-metric-learning"
-HALF = "score"
+HALF = "build"
 
 torch.manual_seed(0)
 np.random.seed(0)

@@ -7,7 +7,7 @@ from sklearn.datasets import load_diabetes
 from torch import nn
 
 PACKAGE = "poutyne"
-HALF = "score"
+HALF = "build"
 
 set_seeds(0)
 inputs, targets = load_diabetes(return_X_y=True)

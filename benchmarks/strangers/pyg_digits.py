@@ -11,7 +11,7 @@ from torch_geometric.nn import GraphConv, global_mean_pool
 from torch_geometric.utils import from_scipy_sparse_matrix
 
 PACKAGE = "torch_geometric"
-HALF = "score"
+HALF = "build"
 
 
 class GNN(torch.nn.Module):

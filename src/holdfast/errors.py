@@ -24,6 +24,7 @@
     ├── ControlFailed             a training that fails in a drill before any fault was put in
     ├── CannotSend                a tracker that does not take what it is sent
     ├── CannotRestore             a state that is not there, or does not fit the training any more
+    │   └── OptimizersMissing     the state of more optimizers than the training has so far
     └── DoesNotFit                memory is too small for a single sample
     CannotHappen                  a fault of a drill that this training gives nothing to get hold of
 
@@ -143,6 +144,10 @@ class CannotSend(HoldfastError):
 
 class CannotRestore(HoldfastError):
     """A state that is not there, or does not fit the training any more; nothing was changed."""
+
+
+class OptimizersMissing(CannotRestore):
+    """The state of more optimizers than the training has: some scripts create each with its first update."""
 
 
 class DoesNotFit(HoldfastError):

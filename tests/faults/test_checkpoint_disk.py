@@ -17,7 +17,7 @@ from torch import nn
 
 import holdfast
 from holdfast.checkpoints import write
-from holdfast.state import writing
+from holdfast.state import checkpoint_parts
 
 pytestmark = pytest.mark.filterwarnings("ignore:holdfast")
 
@@ -146,7 +146,7 @@ def test_warnings_that_are_errors_are_not_errors_of_the_training(tmp_path: Path,
     def broken(*_: object, **__: object) -> None:
         raise ValueError("a mistake of ours")
 
-    monkeypatch.setattr(writing, "to_parts", broken)
+    monkeypatch.setattr(checkpoint_parts, "to_parts", broken)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert training.save() is None

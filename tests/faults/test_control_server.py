@@ -241,15 +241,16 @@ def test_what_cannot_be_set_is_refused_in_words_with_exit_code_2(asked: AskedRun
     assert "cannot be undone" in change(asked.run, {"do": "undo", "change": 1})[0].answer["error"]
 
 
-def test_a_save_is_whole_and_can_be_one_file(asked: AskedRun, tmp_path: Path) -> None:
+def test_a_save_is_whole_and_a_file_is_refused_with_the_way_to_get_one(asked: AskedRun, tmp_path: Path) -> None:
     done = asked.type("save")
     assert done.returncode == 0, done.stderr
     assert "verified: clean" in done.stderr
     assert verify_checkpoint(Path(done.stdout.strip()))["made_by"] == "save"
-    path = Path(str(asked.change("save", path=str(tmp_path / "state.pt")).answer["path"]))
-    content = torch.load(path, weights_only=True)
-    assert {"model", "optimizer", "scheduler", "step", "epoch"} <= set(content)
-    assert content["step"] > 0 and "0.weight" in content["model"]
+    refused = asked.type("save", str(tmp_path / "state.pt"))
+    assert refused.returncode == 2 and "is a folder, not a file" in refused.stderr
+    code = re.search(r"holdfast eval '(.*)'", refused.stderr)
+    assert code is not None and asked.value(code[1]) is None
+    assert "0.weight" in torch.load(tmp_path / "state.pt", weights_only=True)
 
 
 def test_a_rollback_by_hand_restores_the_weights_and_the_optimizer_and_the_journal_tells_who_asked(asked: AskedRun) -> None:
@@ -276,12 +277,6 @@ def test_a_rollback_by_hand_restores_the_weights_and_the_optimizer_and_the_journ
     refused = asked.type("rollback", "--to", "no-such-checkpoint")
     assert refused.returncode == 2 and "holdfast checkpoints list" in refused.stderr
     assert "cannot be undone" in change(asked.run, {"do": "undo", "change": row["number"]})[0].answer["error"]
-
-
-def test_cleanup_drops_the_gradients_and_says_what_was_freed(asked: AskedRun) -> None:
-    answer = asked.change("cleanup").answer
-    assert answer["freed"]["host"] >= 0
-    assert asked.type("cleanup").stdout.startswith("freed ")
 
 
 def test_a_paused_training_still_answers_and_the_pause_is_not_the_time_of_a_step(asked: AskedRun) -> None:

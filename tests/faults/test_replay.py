@@ -16,8 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from warm_command import WarmCommand
 
 from holdfast.inside.discovery import find_live_objects, find_roots
-from holdfast.inside.observers.batches import Batches
-from holdfast.inside.observers.saved_batch import save_batches
+from holdfast.inside.observers.batches import Batches, save_batches
 from holdfast.inside.taps.registry import Taps
 from holdfast.signals.run_folder import RunFolder
 
@@ -103,7 +102,7 @@ def keeping(folder: Path, *, at: int | None = None) -> Iterator[Batches]:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if steps == at or any(not torch.isfinite(p.grad).all() for p in parameters):
             (model,) = find_roots(find_live_objects().modules, parameters)
-            save_batches(folder, steps, batches.current(), state=dict(model.state_dict()), run_later=lambda job: job())
+            save_batches(folder, steps, batches.current(), state={"0": model.state_dict()}, run_later=lambda job: job())
             raise Kept
         batches.end_step()
         steps += 1
@@ -204,7 +203,7 @@ def test_a_loop_over_run_batches_is_replayed_and_makes_no_run_of_its_own(folder:
     inputs[2] = 0
     batches.note(None, [inputs, torch.rand(4, 1)])
     save_batches(
-        run.path / "batches", 3, batches.current(), state={"body.weight": torch.randn(1, 8)}, run_later=lambda job: job()
+        run.path / "batches", 3, batches.current(), state={"0": {"body.weight": torch.randn(1, 8)}}, run_later=lambda job: job()
     )
     answer = answer_of(folder.path)
     assert answer["operation"] == "aten::log" and answer["weights_loaded"] and 2 in answer["output"]["bad_rows"]

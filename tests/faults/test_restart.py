@@ -46,6 +46,25 @@ if os.environ.get("HOLDFAST_ATTEMPT", "1") == "1":
 runpy.run_path("train.py", run_name="__main__")
 """
 
+REFUSES = """
+import os, time, pathlib, torch
+torch.manual_seed(0)
+out = pathlib.Path("out")
+out.mkdir(exist_ok=True)
+if any(out.glob("*.pt")):
+    raise ValueError(f"Files are already present in the directory {out}.")
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(60):
+    loss = model(torch.randn(8, 4)).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    time.sleep(0.02)
+    if step == 20:
+        torch.save({"model": model.state_dict()}, out / "a.pt")
+    if step == 40 and os.environ.get("HOLDFAST_ATTEMPT", "1") == "1":
+        raise OSError("a share is gone")
+"""
+
 KEEPS_OBJECTS = """
 import os, time, pathlib, torch
 class Settings: pass
@@ -134,6 +153,16 @@ def test_a_checkpoint_that_the_script_cannot_load_is_tried_once_and_then_left_al
     assert done.returncode == 0 and done.stdout.splitlines()[-1] == "end"
     assert [row["because"] for row in restarts_of(tmp_path / "runs/a")] == ["script-error", "checkpoint-incompatible"]
     assert done.stderr.count("Weights only load failed") == 1 and "could not load what it had saved" in done.stderr
+
+
+@pytest.mark.slow
+def test_checkpoints_are_moved_for_a_script_that_refuses_to_start_beside_them(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(REFUSES)
+    done = run(tmp_path, "--policy", "heal", "--name", "a", PYTHON, "train.py", env=SOON, timeout=600)
+    assert done.returncode == 0
+    assert done.stderr.count("ValueError: Files are already present") == 2, "its own traceback, and the line of the restart"
+    assert f"earlier checkpoints moved to {tmp_path / 'out/attempt-1'}" in done.stderr
+    assert (tmp_path / "out/attempt-1/a.pt").exists() and (tmp_path / "out/a.pt").exists()
 
 
 @pytest.mark.slow

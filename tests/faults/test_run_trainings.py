@@ -25,3 +25,22 @@ def test_a_shell_script_is_recorded_and_torch_without_a_training_leaves_no_trace
     assert (tmp_path / "own-file").read_text() == "trained\n"
     assert recordings(tmp_path) == ["rank-0"]
     assert len(last_rows(only_run(tmp_path) / "rank-0", "steps", ("step",), 9)["step"]) > 0
+
+
+LATE = """
+from holdfast.integrations.ultralytics import EVENTS
+import torch
+model = torch.nn.Linear(4, 2)
+for _ in range(200):  # nothing is imported any more, no optimizer either
+    model.zero_grad()
+    model(torch.ones(3, 4)).pow(2).mean().backward()
+    for parameter in model.parameters():
+        parameter.data.add_(-0.01 * parameter.grad)
+"""
+
+
+def test_a_script_that_imports_a_part_of_holdfast_before_torch_is_recorded(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LATE)
+    done = run(tmp_path, "--name", "a", PYTHON, "train.py", timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert recordings(tmp_path) == ["rank-0"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,10 @@ def test_memory_is_given_back() -> None:
     loop.step(0)
     snapshots = Snapshots(lambda: loop.state, memory_limit=8 << 30)
     snapshots.take(1)
-    block = snapshots._snapshots[0].block
-    assert block.pinned
+    block = weakref.ref(snapshots._snapshots[0].block)
+    pinned = block()
+    assert pinned is not None and pinned.pinned
+    del pinned
     snapshots.forget()
-    assert not block.pinned and snapshots.steps() == []
+    gc.collect()
+    assert block() is None and snapshots.steps() == []

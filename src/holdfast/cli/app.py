@@ -12,7 +12,6 @@ from holdfast.cli import (
     attach,
     backtrace,
     checkpoints,
-    cleanup,
     compare,
     continue_,
     demo,
@@ -117,7 +116,7 @@ def run_verb(context: typer.Context) -> None:
 _BEFORE = (doctor, drill, plan, repro, stats, validate, visualize)  # before a run
 _DURING = (ps, tail, backtrace, journal, diagnose, compare, explain, tables, query, replay, checkpoints, demo)
 _OUTWARDS = (serve, ui, mcp, sync)
-_INSIDE = (eval_verb, repl, set_verb, undo, save, rollback, cleanup, pause, continue_, attach)
+_INSIDE = (eval_verb, repl, set_verb, undo, save, rollback, pause, continue_, attach)
 _TRAINING = (train, resume, export, launch)
 for _verb in (*_DURING, *_OUTWARDS, *_INSIDE, *_BEFORE, *_TRAINING):
     _verb.register(app)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import shlex
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -114,12 +115,14 @@ def _run(training: Training, codes: list[str], *, folder: Path, **how: object) -
     from holdfast.drills.suite import run_suite
 
     print(f"drilling: {shlex.join(training.command)}\n  first without a fault …", file=sys.stderr, flush=True)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: no training stays behind
     try:
         return run_suite([training], codes, folder=folder, on_result=_say, on_plan=_say_ahead, **how)  # type: ignore[arg-type]
     except HoldfastError:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     finally:
+        signal.signal(signal.SIGTERM, before)
         _remove_empty(folder)
 
 
@@ -184,7 +187,7 @@ def _show(result: SuiteResult) -> None:
 
 def _say_where(result: SuiteResult) -> None:
     """The runs that are worth a look."""
-    bad = [(score.fault, score.run) for score in result.scores if not score.good and score.run]
+    bad = [(score.fault, score.run) for score in result.scores if score.worth_a_look and score.run]
     bad += [("no fault", control.run) for control in result.controls if control.false_alarms and control.run]
     for name, run in dict.fromkeys(bad):
         print(f"look at it ({name}): holdfast diagnose {_shown(run)}", file=sys.stderr)

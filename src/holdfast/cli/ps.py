@@ -187,7 +187,8 @@ def _summary(ranks: list[RankState]) -> list[Any]:
 
 
 def _metric(rank: RankState) -> str:
-    from holdfast.cli.show import metric_name, number
+    from holdfast.cli.show import number
+    from holdfast.signals.metric_direction import metric_name
 
     if (metric := rank.evaluation) is None:
         return "–"

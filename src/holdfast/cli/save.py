@@ -23,7 +23,7 @@ def save(
         list[str] | None,
         typer.Argument(
             metavar="RUN|PATH",
-            help="A checkpoint folder, or a .pt file. (default: the run's own folder)",
+            help="A checkpoint folder. (default: the run's own folder)",
             show_default=False,
         ),
     ] = None,
@@ -33,8 +33,7 @@ def save(
 ) -> None:
     """Save the state of a live training at the next step, and verify every byte of it.
 
-    A folder gets a Holdfast checkpoint: weights, optimizer, schedulers, random state, and position in the data if known. A .pt
-    file gets a dictionary with `model`, `optimizer`, `scheduler`, `step` and `epoch`.
+    The folder gets a Holdfast checkpoint: weights, optimizer, schedulers, random state, and position in the data if known.
     """
     from holdfast.cli.checkpoints.paths import run_named
     from holdfast.cli.live_requests import change_all, finish

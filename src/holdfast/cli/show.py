@@ -21,11 +21,6 @@ _BARS = "▁▂▃▄▅▆▇█"
 _NOT_FINITE = "×"
 
 
-def metric_name(split: str, name: str) -> str:
-    """`val accuracy`; `val_acc` says its split already."""
-    return name if name.lower().startswith(split.lower()) else f"{split} {name}"
-
-
 def share(value: float | None) -> str:
     """A share as per cent."""
     if value is None:

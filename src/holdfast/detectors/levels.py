@@ -8,6 +8,8 @@ import numpy as np
 
 from holdfast.signals.view import Floats
 
+_MEDIAN = 1.2533  # the standard error of a median, in those of a mean
+
 
 class Usual(NamedTuple):
     """The usual value of a signal and its scatter as one deviation; both hold against single outliers."""
@@ -47,6 +49,12 @@ def block_medians(values: Floats, size: int) -> Floats:
     whole = values[len(values) - blocks * size :].reshape(blocks, size)
     medians: Floats = np.median(whole, axis=1)
     return medians
+
+
+def rise_in_errors(before: Floats, after: Floats) -> float:
+    """How far the middle of a signal rose at a known place, in standard errors: what it was before may have been falling."""
+    (then, noise), (now, later) = usual_of_falling(before), usual(after)
+    return (now - then) / (_MEDIAN * float(np.sqrt(noise**2 / len(before) + later**2 / len(after))))
 
 
 def began(high: np.ndarray, *, share: float = 0.8) -> int:

@@ -121,6 +121,15 @@ def _restarted(signals: SignalView, rows: int) -> bool:
     return bool(1.2 * before.min() < after.max() <= 1.05 * had)
 
 
+def rate_restarted(signals: SignalView, since: int, *, rows: int = 4096) -> bool:
+    """Whether the learning rate went up after step `since` to a height that it had before: a warm restart."""
+    steps, lr = signals.last("lr", rows)
+    before, after = lr[steps <= since], lr[steps > since]
+    if not len(before) or not len(after):
+        return False
+    return bool(1.2 * before[-1] < after.max() <= 1.05 * signals.highest("lr", before=since))
+
+
 def _has_cause(signals: SignalView, rows: int) -> bool:
     """Whether the learning rate or the gradients have left everything they ever had within the last `rows`."""
     for name, times in (("lr", 3.0), ("grad_norm", 2.0)):

@@ -20,7 +20,7 @@ class MachineView:
     on_gpu: bool
     gpus: int  # that the driver shows
     torch: str = ""  # its version, which says what it was built for: 2.4.0+cpu
-    cpu_chosen: bool = False  # the command or the script names the CPU as its device
+    cpu_chosen: bool = False  # the command or the script names the CPU as its device, or the GPUs are hidden
     utilisation: Floats  # of the busiest one, sample by sample
 
 

@@ -8,7 +8,7 @@ from holdfast.detectors.evaluations import collapsed
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.levels import usual
 from holdfast.detectors.loss_divergence import learning_rates
-from holdfast.detectors.metric_decline import HELD_OUT
+from holdfast.detectors.metric_decline import HELD_OUT, others_improve
 from holdfast.signals.metric_direction import better
 from holdfast.signals.view import Floats, SignalView, Steps
 
@@ -17,18 +17,24 @@ def metric_collapse(signals: SignalView, *, share: float = 0.1, active_after: in
     """Compare the newest value with the best so far: `share` of it, or `lost` of the way back to the first evaluation.
 
     Batch normalisation at a large learning rate gives single evaluations near chance in good health. So the training loss
-    must be up too, or the next evaluation must be as bad.
+    must be up too, or the next evaluation must be as bad; a loss that is twice not finite has collapsed, whatever came before.
+    And not half of the other metrics may have got better meanwhile: a detector that begins to find objects has its first losses
+    of boxes.
     """
     for split, name in signals.metrics():
         way = better(name)
         if way is None or split not in HELD_OUT:
             continue
         steps, values = signals.evaluated(split, name)
-        if len(values) <= active_after or not np.isfinite(values).all():
+        finite = np.isfinite(values)
+        if way == "lower" and not finite[-2:].any() and finite[:-2].any():
+            bad, sure = ~finite, True
+        elif len(values) <= active_after or not finite.all():
             continue
-        bad = np.array(collapsed(values.tolist(), way, share=share, lost=lost))
-        sure = bad[-1] and (bad[-2] or _loss_is_up(signals, int(steps[-1])))
-        if sure:
+        else:
+            bad = np.array(collapsed(values.tolist(), way, share=share, lost=lost))
+            sure = bool(bad[-1] and (bad[-2] or _loss_is_up(signals, int(steps[-1]))))
+        if sure and not others_improve(signals, split, name, since=int(steps[np.flatnonzero(~bad)[-1]])):
             return _finding(signals, split, name, steps, values, bad, way)
     return None
 
@@ -43,7 +49,7 @@ def _loss_is_up(signals: SignalView, step: int) -> bool:
 
 def _finding(signals: SignalView, split: str, name: str, steps: Steps, values: Floats, bad: np.ndarray, way: str) -> Finding:
     good = int(np.flatnonzero(~bad)[-1])
-    best = int(values.argmax() if way == "higher" else values.argmin())
+    best = int(np.nanargmax(values) if way == "higher" else np.nanargmin(values))
     evidence = {
         "onset": int(steps[good]) + 1,  # somewhere between the last good evaluation and the first bad one
         "metric": name,

@@ -6,6 +6,7 @@ import numpy as np
 
 from holdfast.detectors.evaluations import IN_A_ROW, clear_fall, is_nothing_yet
 from holdfast.detectors.finding import Finding
+from holdfast.detectors.loss_divergence import rate_restarted
 from holdfast.signals.metric_direction import better
 from holdfast.signals.view import SignalView
 
@@ -16,7 +17,9 @@ def metric_decline(signals: SignalView, *, in_a_row: int = IN_A_ROW, noise: floa
     """Look at each metric of held-out data for `in_a_row` evaluations that got worse.
 
     Three worse ones in a row happen by chance once in 24 times. So the whole decline must also be `noise` times the usual
-    step between two evaluations before it, or, where there were too few, a tenth of the value.
+    step between two evaluations before it, or, where there were too few, a tenth of the value. And not half of the other
+    metrics may have got better meanwhile: recall falls where precision rises. A warm restart of the learning rate costs some of
+    the metric for a while.
     """
     for split, name in signals.metrics():
         way = better(name)
@@ -30,6 +33,9 @@ def metric_decline(signals: SignalView, *, in_a_row: int = IN_A_ROW, noise: floa
             values[:-in_a_row].tolist(), noise=noise
         ):
             continue
+        since = int(steps[-in_a_row - 1])
+        if others_improve(signals, split, name, since=since) or rate_restarted(signals, since):
+            continue
         evidence = {
             "onset": int(steps[-in_a_row]),
             "metric": name,
@@ -41,3 +47,17 @@ def metric_decline(signals: SignalView, *, in_a_row: int = IN_A_ROW, noise: floa
         }
         return Finding("metric-decline", step=int(steps[-1]), evidence=evidence)
     return None
+
+
+def others_improve(signals: SignalView, split: str, name: str, *, since: int) -> bool:
+    """Whether half of the other metrics of these evaluations are better now than they were at step `since`."""
+    changes = []
+    for other_split, other in signals.metrics():
+        way = better(other)
+        if other_split != split or other == name or way is None:
+            continue
+        steps, values = signals.evaluated(split, other)
+        values = values[steps >= since]
+        if len(values) > 1 and np.isfinite(values[[0, -1]]).all():
+            changes.append(float(values[-1] - values[0]) * (1 if way == "higher" else -1))
+    return bool(changes) and 2 * sum(change > 0 for change in changes) >= len(changes)

@@ -10,6 +10,7 @@ from holdfast.detectors.finding import Finding
 from holdfast.detectors.gradient_explosion import gradient_explosion
 from holdfast.detectors.loss_divergence import loss_divergence
 from holdfast.detectors.loss_spike import loss_spike
+from holdfast.detectors.lr_jump import lr_jump
 from holdfast.detectors.metric_collapse import metric_collapse
 from holdfast.detectors.metric_decline import metric_decline
 from holdfast.detectors.non_finite_weights import non_finite_weights
@@ -31,6 +32,7 @@ OF_STEPS = (
     StepDetector(non_finite_weights, 4),
     StepDetector(loss_divergence, 4),
     StepDetector(weights_jump, 4),
+    StepDetector(lr_jump, 8),
     StepDetector(gradient_explosion, 4),
     StepDetector(loss_spike, 4),
     StepDetector(scaler_collapse, 32),

@@ -1,5 +1,6 @@
 """Weights that changed by more than updates can: `loss-divergence` where much of what was learned is lost with it, and
-`non-finite-weights` where the norm has no number any more and the loss is beyond all measure again and again.
+`non-finite-weights` where the norm has no number any more, and the loss is beyond all measure again and again, or not finite
+in evaluations.
 """
 
 from __future__ import annotations
@@ -7,36 +8,44 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.detectors.finding import Finding
-from holdfast.detectors.levels import middle, usual_of_falling
+from holdfast.detectors.levels import middle, rise_in_errors, usual_of_falling
 from holdfast.detectors.loss_divergence import learning_rates
+from holdfast.detectors.metric_decline import HELD_OUT
+from holdfast.signals.metric_direction import better
 from holdfast.signals.view import Floats, SignalView, Steps
 
-_RECENT = 4  # samples of the weights' norm in which it is looked for
+_RECENT = 8  # samples of the weights' norm in which it is looked for
 _NEWEST = 8
 _HUGE = 1e30
+_ERRORS, _COMPARED = 4.0, 64  # standard errors by which the loss is higher than before, in so many steps
 
 
 def weights_jump(
-    signals: SignalView, *, least: float = 0.3, times: float = 1.25, lost: float = 0.5, sustained: int = 12
+    signals: SignalView, *, least: float = 0.3, times: float = 1.25, lost: float = 0.5, sustained: int = 12, far: float = 1.0
 ) -> Finding | None:
     """Between two samples the logarithm of the norm moved by `least`, and `times` as far as all updates together can move it.
 
     After that the loss stays `lost` of the way back to the beginning for `sustained` steps. It may be on its way down again:
-    where weights were overwritten, going back is shorter. A rate that jumped is `loss-divergence` of its own.
+    where weights were overwritten, going back is shorter. Where the norm moved by `far`, which no update explains, it is enough
+    that the loss is clearly higher than before. A rate that jumped is `loss-divergence` of its own.
     """
     steps, measured = signals.last("weight_norm", 64)
     norms = np.where(np.isposinf(measured), _HUGE, measured)  # one weight is enough whose square is beyond single precision
-    if len(norms) < _RECENT or not np.isfinite(norms).all() or norms.min() <= 0.0:
+    if len(norms) < 4 or not np.isfinite(norms).all() or norms.min() <= 0.0:
         return None
-    far = np.flatnonzero(np.abs(np.diff(np.log(norms))) > least)
-    if not len(far) or (at := int(far[-1])) < max(2, len(norms) - 1 - _RECENT):  # the common case
+    moved = np.abs(np.diff(np.log(norms)))
+    recent = max(2, len(moved) - _RECENT)  # where weights were overwritten, the largest move is theirs: they grow again after it
+    if len(moved) <= recent or moved[at := recent + int(np.argmax(moved[recent:]))] <= least:  # the common case
         return None
+    if np.isposinf(measured[at + 1]) and (finding := _in_evaluations(signals, steps[at : at + 2], measured[at : at + 2])):
+        return finding
     sized, ratios = signals.last("update_ratio", 64)
     if not beyond_updates(steps, norms, at, sized[np.isfinite(ratios)], ratios[np.isfinite(ratios)], times=times):
         return None
     if np.isposinf(measured[at + 1]) and (finding := _beyond_numbers(signals, steps[at : at + 2], measured[at : at + 2])):
         return finding
-    return _with_loss(signals, steps[at : at + 2], measured[at : at + 2], lost, sustained)
+    needed = (lost / 25, _NEWEST) if (certain := bool(moved[at] > far)) else (lost, sustained)
+    return _with_loss(signals, steps[at : at + 2], measured[at : at + 2], *needed, certain=certain)
 
 
 def beyond_updates(
@@ -58,6 +67,20 @@ def beyond_updates(
     return bool(abs(moved) > times * max(between**together * float(np.max(since)), between * drift))
 
 
+def _in_evaluations(signals: SignalView, steps: Steps, norms: Floats) -> Finding | None:
+    """Batch normalisation hides a weight that was overwritten while the model trains: only held-out losses are not finite."""
+    _, loss = signals.last("loss", 16)
+    for split, name in signals.metrics() if np.isfinite(loss).all() else ():
+        evaluated, values = signals.evaluated(split, name)
+        good = evaluated[np.isfinite(values)]
+        if split in HELD_OUT and better(name) == "lower" and len(good) and len(values) and not np.isfinite(values[-1]):
+            onset = max(int(steps[0]), int(good[-1])) + 1
+            weights = {"weight_norm_before": float(norms[0]), "weight_norm": float(norms[1])}
+            evidence = {"onset": onset, "metric": name, "split": split, "evaluated_at": int(evaluated[-1]), **weights}
+            return Finding("non-finite-weights", step=int(steps[1]), severity="critical", evidence=evidence)
+    return None
+
+
 def _beyond_numbers(
     signals: SignalView, steps: Steps, norms: Floats, *, times: float = 1e3, at_least: int = 4, window: int = 16
 ) -> Finding | None:
@@ -72,7 +95,9 @@ def _beyond_numbers(
     return Finding("non-finite-weights", step=int(loss_at[-1]), severity="critical", evidence=evidence)
 
 
-def _with_loss(signals: SignalView, steps: Steps, norms: Floats, lost: float, sustained: int) -> Finding | None:
+def _with_loss(
+    signals: SignalView, steps: Steps, norms: Floats, lost: float, sustained: int, *, certain: bool, sigmas: float = 6.0
+) -> Finding | None:
     loss_at, loss = signals.last("loss", 512)
     split = steps[0] if np.sum(loss_at <= steps[0]) >= 64 else steps[1] - 1  # it came between the two
     before, after = loss[loss_at <= split][-32:], loss[loss_at > split]  # while it learns quickly, its fall is no noise
@@ -80,15 +105,19 @@ def _with_loss(signals: SignalView, steps: Steps, norms: Floats, lost: float, su
     if len(before) < 32 or len(after) < sustained or not all(np.isfinite(part).all() for part in (before, after, first)):
         return None
     normal, early, level = usual_of_falling(before), middle(first), middle(after[-_NEWEST:])
-    high = after > normal.value + max(lost * (early - normal.value), 6 * normal.noise)
+    high = after > normal.value + max(lost * (early - normal.value), sigmas * normal.noise)
     onset = int(loss_at[loss_at > split][int(np.argmax(high))])
     rates = learning_rates(signals, onset)
-    if (
-        early < normal.value + 6 * normal.noise
-        or not high[-_NEWEST:].all()
-        or np.sum(high) < sustained
-        or "lr_jumped_at" in rates
-    ):
+    if certain:
+        newest, usual_then = loss[loss_at >= steps[1]][-_COMPARED:], loss[loss_at <= split][-_COMPARED:]
+        is_lost = (
+            len(newest) >= sustained
+            and middle(newest) - normal.value > lost * (early - normal.value)
+            and rise_in_errors(usual_then, newest) > _ERRORS
+        )
+    else:
+        is_lost = early > normal.value + sigmas * normal.noise and high[-_NEWEST:].all() and np.sum(high) >= sustained
+    if not is_lost or "lr_jumped_at" in rates:
         return None
     weights = {"weight_norm_before": float(norms[0]), "weight_norm": float(norms[1])}
     evidence = {"onset": onset, "loss": level, "normal": normal.value, "initial_loss": early, **weights, **rates}

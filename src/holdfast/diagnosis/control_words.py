@@ -8,7 +8,6 @@ from typing import Any
 
 from holdfast.probe.values import number
 from holdfast.probe.words import plain
-from holdfast.units import size
 
 _CODE = 60
 
@@ -23,8 +22,7 @@ def row_words(row: Mapping[str, Any]) -> str:
 def _eval(row: Mapping[str, Any]) -> str:
     code = plain(str(row.get("code", "")).strip())
     first = code if len(code) <= _CODE else f"{code[: _CODE - 1]}…"
-    often = f", {row['times']} times so far" if row.get("times") else ""
-    return f"ran `{first}`{' at once' if row.get('now') else ''}{'' if row.get('ok', True) else ', which failed'}{often}"
+    return f"ran `{first}`{' at once' if row.get('now') else ''}{'' if row.get('ok', True) else ', which failed'}"
 
 
 def _set(row: Mapping[str, Any]) -> str:
@@ -38,12 +36,6 @@ def _undo(row: Mapping[str, Any]) -> str:
 
 def _save(row: Mapping[str, Any]) -> str:
     return f"saved {plain(str(row.get('path') or 'a checkpoint'))}"
-
-
-def _cleanup(row: Mapping[str, Any]) -> str:
-    freed = row.get("freed")
-    parts = [f"{plain(str(name)).replace('_', ' ')} {size(value)}" for name, value in (freed or {}).items()]
-    return f"cleaned up{': freed ' + ', '.join(parts) if parts else ''}"
 
 
 def _other(row: Mapping[str, Any]) -> str:
@@ -66,7 +58,6 @@ _DID: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "undo": _undo,
     "save": _save,
     "rollback": lambda row: f"rolled back to step {row.get('to')} ({plain(Path(str(row.get('path'))).name)})",
-    "cleanup": _cleanup,
     "pause": lambda _: "paused",
     "continue": lambda _: "resumed",
 }

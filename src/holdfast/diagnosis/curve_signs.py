@@ -44,6 +44,9 @@ def signs_of(curves: Curves, findings: Sequence[Finding]) -> dict[str, str]:
             signs.append(("recovered", "the loss recovered without intervention"))
         if finding.code in ("not-learning", "non-finite-loss") and onset is not None and onset <= _first_step(curves):
             signs.append(("from-the-start", "it started at the first point"))
+        if (jumped_at := finding.evidence.get("lr_jumped_at")) is not None:  # long curves are of blocks: this is the step
+            then, now = (float(finding.evidence[name]) for name in ("lr_before", "lr"))
+            signs.append(("lr-jumped", f"the learning rate jumped from {then:.3g} to {now:.3g} at step {jumped_at:,}"))
         if (classes := finding.evidence.get("classes")) is not None:
             signs.append(("at-chance", f"the loss is that of guessing among {classes} classes (ln {classes})"))
     return dict(signs)

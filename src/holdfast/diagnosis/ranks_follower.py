@@ -178,8 +178,8 @@ class MachineFollower:
 
 
 def chooses_cpu(info: Mapping[str, Any]) -> bool:
-    """Whether the command, or a script that names no GPU at all, names the CPU as its device."""
-    if _CPU.search(" ".join(map(str, info.get("command") or ()))):
+    """Whether the GPUs are hidden, or the command, or a script that names no GPU at all, names the CPU as its device."""
+    if info.get("gpus_hidden") or _CPU.search(" ".join(map(str, info.get("command") or ()))):
         return True
     source = ""
     with contextlib.suppress(OSError):

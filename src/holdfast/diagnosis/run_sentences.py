@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 from holdfast.detectors.finding import Finding
+from holdfast.signals.metric_direction import metric_name
 from holdfast.units import count, size
 
 _WHY = {
@@ -189,8 +190,9 @@ def _metric(finding: Finding) -> str:
     evidence = finding.evidence
     best = f"the best was {evidence['best']:.3g} at step {evidence['best_step']:,}"
     values = evidence["values"][-4:] if "values" in evidence else (evidence["before"], evidence["value"])
-    became = "got worse" if values[-1] > values[0] else "fell"
-    return f"{evidence['split']} {evidence['metric']} {became}: {' → '.join(f'{value:.3g}' for value in values)}; {best}"
+    became = "fell" if values[-1] < values[0] else "got worse"
+    name = metric_name(evidence["split"], evidence["metric"])
+    return f"{name} {became}: {' → '.join(f'{value:.3g}' for value in values)}; {best}"
 
 
 def _out_of_memory(finding: Finding) -> str:
@@ -225,6 +227,8 @@ def _own(finding: Finding) -> str:
 
 def _non_finite_file(finding: Finding) -> str:
     evidence = finding.evidence
+    if "error" in evidence:  # of Holdfast's own, which was not written
+        return str(evidence["error"]).rstrip(".")
     return f"{_shown(evidence['path'])} (step {finding.step:,}) has NaN or Inf in {count(evidence['bad_tensors'], 'tensor')}"
 
 
@@ -243,6 +247,11 @@ def _weights(finding: Finding) -> str:
         went = f"jumped from {evidence['weight_norm_before']:.3g} to {evidence['weight_norm']:.3g}"
         between = f"between steps {evidence['onset'] - 1:,} and {evidence['seen_at']:,}"
         return f"the norm of {evidence['parameter']} {went} {between}; the loss does not show it yet"
+    if "evaluated_at" in evidence:
+        lost = f"{metric_name(evidence['split'], evidence['metric'])} is NaN or Inf at step {evidence['evaluated_at']:,}"
+        return f"the norm of the weights is no longer finite (it was {evidence['weight_norm_before']:.3g}); {lost}"
+    if "bad_tensors" in evidence:
+        return f"NaN or Inf in {count(int(evidence['bad_tensors'] or 1), 'tensor')} of the state at step {finding.step:,}"
     if "bad_losses" in evidence:
         bad = f"{evidence['bad_losses']} of the last {evidence['of']} losses are NaN, Inf or far too large"
         return f"the norm of the weights is no longer finite (it was {evidence['weight_norm_before']:.3g}); {bad}"

@@ -26,6 +26,7 @@ Sign = tuple[str, str]
 _TINY, _USUAL, _HUGE = 1e-5, (3e-5, 3e-2), 0.1  # of the weights, that one update changes
 _BEYOND_UPDATES = 1e8  # times the norm of the step before; nets of 3 to 14 layers, rate raised 100-fold: 2.5e4 at most
 _CONTINUES = 5  # steps
+_INDEXED = re.compile(r"index -?\d+ is out of bounds for dimension \d+ with size \d+")
 _TARGET = re.compile(r"Target (-?\d+) is out of bounds|t >= 0 && t < n_classes")
 _EXPLAIN = ("gradient-vanishing", "dead-units", "constant-predictions", "parameters-not-trained", "unshuffled-data")
 
@@ -49,7 +50,11 @@ def signs_of_findings(findings: Sequence[Finding]) -> dict[str, str]:
 
 def _of_saves(curves: Curves, findings: Sequence[Finding]) -> Iterable[Sign]:
     """Whether a training whose checkpoint was bad continued as before."""
-    saved = [finding.step for finding in findings if finding.code == "checkpoint-non-finite"]
+    saved = [
+        finding.step
+        for finding in findings
+        if finding.code == "checkpoint-non-finite" and "in_a_row" not in finding.evidence  # that is the training's own state
+    ]
     loss = curves.train_loss
     if saved and loss is not None:
         after = loss.values[loss.steps > min(saved)]
@@ -172,6 +177,8 @@ def _out_of_range(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if named:
         label = f"label {named.group(1)}" if named.group(1) else "a label"
         yield "labels-beyond", f"the loss got {label}, which is not a class"
+    elif indexed := _INDEXED.search(str(evidence.get("error") or "")):
+        yield "no-embedding", f"{indexed.group()}: a tensor was indexed, not an embedding"
 
 
 def _scaled(evidence: Mapping[str, Any]) -> Iterable[Sign]:
@@ -181,6 +188,8 @@ def _scaled(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 
 def _at_once(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     before, first = (float(evidence.get(name) or 0.0) for name in ("step_before", "first"))
+    if "limit" in evidence:  # of the guard: the largest norm lately
+        before, first = float(evidence["limit"]), float(evidence.get("norm") or 0.0)
     if 0.0 < before * _BEYOND_UPDATES < first:
         yield "weights-jumped", f"the gradient norm went from {before:.3g} to {first:.3g} in one step; no update does that"
         yield "jumped-at-once", ""
@@ -193,6 +202,8 @@ def _diverged(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 
 
 def _oversized(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    if "bad_tensors" in evidence:
+        yield "weights-unsound", "the state of the training holds NaN or Inf"
     if "weight_norm_before" in evidence:
         before, now = (f"{float(evidence[name]):.3g}" for name in ("weight_norm_before", "weight_norm"))
         whose = evidence.get("parameter") or "the weights"

@@ -48,13 +48,11 @@ def _samples(path: Path, facts: dict[str, Any]) -> list[dict[str, Any]]:
 
     from holdfast.inside.observers.batch_contents import leaves
 
-    if facts.get("pickled"):
-        return []
     try:
         batches = torch.load(path, weights_only=True, map_location="cpu", mmap=True)["batches"]
         fields = [(name, value.float().numpy() if value.is_floating_point() else value.numpy())
                   for name, value in leaves(batches[0]["batch"]) if isinstance(value, torch.Tensor) and value.dim()]  # fmt: skip
-    except Exception:  # noqa: BLE001 - a file that was damaged, or is being written
+    except Exception:  # noqa: BLE001 - of classes of the script, damaged, or being written
         return []
     size = max((len(values) for _, values in fields), default=0)
     fields = [(name, values) for name, values in fields if len(values) == size]

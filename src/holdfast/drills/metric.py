@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from holdfast.detectors.levels import usual_of_falling
 from holdfast.logs.roles import role_of, words_of
 from holdfast.logs.text_file import read_text
 from holdfast.probe.follow import Follower
 from holdfast.signals.curves import HELD_OUT
+from holdfast.signals.metric_direction import metric_name
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.view import measured
 
@@ -19,6 +21,8 @@ _ALL = 1 << 40
 _FIRST = 5  # losses, of which the median is what a training began with
 _CHANCE = 1e-4  # of the first loss: what is less tells nothing
 _LAST = 20  # losses, or as many as a twentieth of the run
+_EVALUATIONS = 5  # of which it shows how much a metric goes up and down by chance
+_COMPARED, _SOON, _SIGMAS = 64, 32, 4.0  # losses before a fault, and soon after it, that differ by no more than chance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +33,14 @@ class Measured:
     value: float
     higher: bool
     noise: float = 0.0
+    times: int = 1  # that it was evaluated
 
 
 def metric_of(run: RunFolder | None, output: str, name: str | None = None) -> Measured | None:
     """The last value of the metric of that name; without a name, of the best that there is.
 
     What is better when it is high (an accuracy) says most: evaluated, or else printed. Then a held-out loss, then what was
-    learned from.
+    learned from. What is evaluated again and again comes before what is said once, at the end.
     """
     recording = _last(run)
     evaluated = list(_evaluated(recording)) if recording is not None else []
@@ -47,7 +52,7 @@ def metric_of(run: RunFolder | None, output: str, name: str | None = None) -> Me
         return _last_losses(recording) if recording is not None else next(iter(printed[::-1]), None)
     if chosen is None or chosen.higher or recording is None:
         return chosen
-    return replace(chosen, noise=_CHANCE / 2 * _first_loss(recording))
+    return replace(chosen, noise=max(chosen.noise, _CHANCE / 2 * _first_loss(recording)))
 
 
 def _chosen(printed: list[Measured], evaluated: list[Measured], name: str | None) -> Measured | None:
@@ -63,14 +68,15 @@ def _chosen(printed: list[Measured], evaluated: list[Measured], name: str | None
         [metric for metric in (*printed, *evaluated) if _held_out(metric)],
     ):
         if candidates:
-            return candidates[-1]
+            return max(reversed(candidates), key=lambda metric: metric.times)
     return None
 
 
-def rise_of_loss(run: RunFolder | None, step: int) -> float | None:
+def rise_of_loss(run: RunFolder | None, step: int, *, lasting: bool = False) -> float | None:
     """How far a loss rose after a step above the usual ones before it, as a share of what had been learned until then.
 
-    None if nothing had been learned, or too little was recorded. A loss that is not finite rose without limit.
+    None if nothing had been learned, or too little was recorded. A loss that is not finite rose without limit. It did not rise
+    if no loss soon after the step is higher than those before it by more than chance; or the middle of all, for what lasts.
     """
     recording = _last(run)
     if recording is None:
@@ -80,10 +86,14 @@ def rise_of_loss(run: RunFolder | None, step: int) -> float | None:
     before = before[np.isfinite(before)]
     if len(before) < 2 * _LAST or not len(after):
         return None
+    normal = usual_of_falling(before[-_COMPARED:])
+    if not np.isfinite(after).all():
+        return float("inf")
+    highest = np.median(after) if lasting else np.max(after[:_SOON])
+    if highest <= max(np.max(before[-_COMPARED:]), normal.value + _SIGMAS * normal.noise):
+        return 0.0
     usual, learned = float(np.median(before[-_LAST:])), float(np.median(before[:_FIRST]) - np.median(before[-_LAST:]))
-    if learned <= 0:
-        return None
-    return float(np.max(after) - usual) / learned if np.isfinite(after).all() else float("inf")
+    return float(np.max(after) - usual) / learned if learned > 0 else None
 
 
 def _last(run: RunFolder | None) -> Recording | None:
@@ -103,28 +113,33 @@ def _held_out(metric: Measured) -> bool:
 def _evaluated(recording: Recording) -> Iterator[Measured]:
     """The last value of each metric of each split that the run's tables hold, `val accuracy`, in the order of their steps."""
     rows = Follower(recording.path, "evaluations", ("split", "name", "value")).new_rows(_ALL)
-    last: dict[str, float] = {}
-    for split, name, value in zip(rows["split"], rows["name"], rows["value"], strict=True):
-        shown = str(name) if str(split) in str(name) else f"{split} {name}"
-        last.pop(shown, None)
-        last[shown] = float(value)
-    for shown, value in last.items():
-        role = role_of(shown)
-        if role.better is not None:
-            yield Measured(name=shown, value=value, higher=role.better == "higher")
+    names = (metric_name(str(split), str(name)) for split, name in zip(rows["split"], rows["name"], strict=True))
+    return _last_of_each(zip(names, map(float, rows["value"]), strict=True))
 
 
 def _printed(output: str) -> Iterator[Measured]:
     """The last number printed under each name that is a loss or a metric."""
-    last: dict[str, float] = {}
-    for row in read_text(output.splitlines()):
-        for name, value in row.items():
-            last.pop(name, None)
-            last[name] = value
-    for name, value in last.items():
-        role = role_of(name)
-        if role.role in ("loss", "metric") and role.better is not None:
-            yield Measured(name=name, value=value, higher=role.better == "higher")
+    pairs = (pair for row in read_text(output.splitlines()) for pair in row.items())
+    found = (metric for metric in _last_of_each(pairs) if role_of(metric.name).role in ("loss", "metric"))
+    return (replace(metric, times=1) for metric in found)  # its last line says most
+
+
+def _last_of_each(pairs: Iterable[tuple[str, float]]) -> Iterator[Measured]:
+    values: dict[str, list[float]] = {}
+    for name, value in pairs:
+        values[name] = [*values.pop(name, ()), value]  # the newest name comes last
+    for name, series in values.items():
+        if (better := role_of(name).better) is not None:
+            yield Measured(name=name, value=series[-1], higher=better == "higher", noise=_scatter(series), times=len(series))
+
+
+def _scatter(series: list[float]) -> float:
+    """How much a metric goes up and down from one evaluation to the next, in the second half of a run, as a deviation."""
+    late = np.asarray(series[len(series) // 2 :])
+    if len(late) < _EVALUATIONS or not np.isfinite(late).all():
+        return 0.0
+    moves = np.diff(late)
+    return float(1.4826 * np.median(np.abs(moves - np.median(moves))) / np.sqrt(2.0))
 
 
 def _first_loss(recording: Recording) -> float:

@@ -135,7 +135,7 @@ def _undone(rows: Iterable[Mapping[str, Any]]) -> set[int]:
     for row in rows:
         if row.get("kind") != "action" or row.get("state") != "done":
             continue
-        step, to = row.get("at", row.get("step")), (row.get("settings") or {}).get("to")
+        step, to = row.get("at", row.get("step")), row.get("to", (row.get("settings") or {}).get("to"))
         if row.get("action") == "skip-batch" and isinstance(step, int):
             steps.add(step)
         if row.get("action") == "roll-back" and isinstance(step, int) and isinstance(to, int):

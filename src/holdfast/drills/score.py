@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from holdfast.detectors.finding import plain
-from holdfast.drills.fault import Expected
+from holdfast.drills.fault import Expected, hooks_of
 from holdfast.drills.faults import find
 from holdfast.drills.metric import rise_of_loss
 from holdfast.drills.outcome import Raised
@@ -18,6 +18,18 @@ from holdfast.drills.trial import Trial
 RESTARTED = "restarted"  # from the first step: the run reached its end, and what it had done was lost
 NO_HARM = "it did no harm here: the loss did not rise"
 _RISE = 0.01  # of what had been learned until the fault
+_ABSENT = {  # what did not happen where a fault is never injected, by its hook
+    "loader": "no DataLoader was created",
+    "batch": "no training batch was drawn",
+    "held_out_batch": "no evaluation batch was drawn",
+    "sample": "no sample was read",
+    "output": "no forward pass ended",
+    "gradients": "no backward pass ended",
+    "update": "no optimizer made an update",
+    "saving": "nothing was saved",
+    "saved": "no weights were saved",
+    "collective": "no collective was called",
+}
 _WORSE = 0.02  # of the control's metric, which a survivor may be: of a fraction such as an accuracy, two points
 
 
@@ -78,6 +90,11 @@ class Score:
     def good(self) -> bool:
         """Nothing of it is missing."""
         return not (self.missed or self.lost or self.alarmed)
+
+    @property
+    def worth_a_look(self) -> bool:
+        """Something is missing, or the cause is wrong: its run is kept."""
+        return not self.good or (self.injected and self.to_explain and not self.cause_right)
 
     def as_row(self) -> dict[str, Any]:
         """The score as `--json` gives it."""
@@ -156,7 +173,8 @@ def _score(number: int, trial: Trial, control: Trial, every: list[Expected], noi
     counting = [alarm for alarm in raised if alarm.severity != "info" or expected.info_is_enough]
     seen = next((alarm for alarm in counting if alarm.code in expected.findings), None)
     trouble = why_not_survived(trial, control, noise)
-    if expected.by_loss and seen is None and not trouble and is_harmless(trial, int(note["step"])):
+    lasting = find(planned.code, planned.source).lasting
+    if expected.by_loss and seen is None and not trouble and is_harmless(trial, int(note["step"]), lasting=lasting):
         same |= {"to_see": False, "unseen": NO_HARM}
     return Score(
         at=int(note["step"]),
@@ -176,9 +194,9 @@ def _score(number: int, trial: Trial, control: Trial, every: list[Expected], noi
     )
 
 
-def is_harmless(trial: Trial, step: int) -> bool:
+def is_harmless(trial: Trial, step: int, *, lasting: bool = False) -> bool:
     """Whether no loss after a fault rose by a hundredth of what had been learned: then there was nothing to see."""
-    rise = rise_of_loss(trial.run, step)
+    rise = rise_of_loss(trial.run, step, lasting=lasting)
     return rise is not None and rise < _RISE
 
 
@@ -198,7 +216,8 @@ def _injection(trial: Trial, number: int, planned: Planned) -> tuple[dict[str, A
     if trial.ended:
         return None, f"the run {trial.ended}"
     if trial.steps >= planned.step and trial.exit_code == 0:
-        return None, "the run never reached its hook"
+        places = sorted(hooks_of(find(planned.code, planned.source)()))
+        return None, f"after step {planned.step:,} {' and '.join(_ABSENT[place] for place in places)}"
     code = f" with exit code {trial.exit_code}" if trial.exit_code else ""
     return None, f"the run ended{code} after {trial.steps:,} steps"
 

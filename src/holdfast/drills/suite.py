@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from holdfast.drills.hang_watch import counted
 from holdfast.drills.plan import Planned
 from holdfast.drills.score import ControlScore, Score, score_control, score_each, spread
 from holdfast.drills.selection import At, missing_requirements, plan_fault, plan_sequence, why_not_in_sequence
@@ -184,7 +185,7 @@ class _Suite:
             control = self._control_of(job)
             alike = [trial for trial in self._of_training(job.training) if trial.policy == job.policy]
             scores = score_each(trial, control, noise=spread(alike))
-            bad = not all(score.good for score in scores)
+            bad = any(score.worth_a_look for score in scores)
             self._tidy(trial, bad=bad)
             for score in scores:
                 self.result.scores.append(score if bad or self._keep else replace(score, run=None))
@@ -240,6 +241,11 @@ def check_control(trial: Trial) -> None:
         raise ControlFailed(
             f"the command makes no step of a torch optimizer, so there is nothing to break.{log_tail}",
             fix=f"name the command that trains; `holdfast run -- {command}` and `holdfast tail` show what is seen of it",
+        )
+    if trial.folder is not None and not counted(trial.folder / "drill"):
+        raise ControlFailed(
+            "the training updates its weights without an optimizer of torch or Keras: drills inject their faults around one.",
+            fix="update with an optimizer of torch.optim, or try repairs on a copy of the script that does",
         )
 
 

@@ -25,6 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from holdfast.inside.discovery import find_live_objects, find_roots
 from holdfast.inside.observers.batch_contents import leaves
+from holdfast.inside.observers.memory import resident_of
 from holdfast.inside.taps.registry import Patches
 from holdfast.state.parameters import parameters_of
 
@@ -48,7 +49,7 @@ class Measure:
     def __init__(self, request: dict[str, Any]) -> None:
         self._file, self._steps = Path(request["file"]), int(request["steps"])
         self._batch_size, self._num_workers = request["batch"], request["workers"]
-        self._saved = SavedForBackward() if request["activations"] else None
+        self._saved = BlockActivations() if request["activations"] else None
         self._optimizer: Any = None
         self._step = self._samples = self._batch_bytes = 0
         self._shape: list[int] = []
@@ -185,37 +186,28 @@ def reset_peak() -> None:
 def resident_peak() -> int:
     """The peak resident memory since `reset_peak`, in bytes."""
     try:
-        return _field(_PROC / "status", "VmHWM:") * 1024
+        return _field(_PROC / "status", "VmHWM:")
     except (OSError, IndexError, ValueError):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
 
 
 def host_memory() -> dict[str, Any]:
-    """Resident memory of this process, and private memory of each child."""
-    try:
-        children = [int(word) for task in (_PROC / "task").iterdir() for word in (task / "children").read_text().split()]
-        own = _field(_PROC / "status", "VmRSS:") * 1024
-    except (OSError, IndexError, ValueError):
-        return {"host": resident_peak(), "workers": []}
-    return {"host": own, "workers": [size for size in map(_private_memory, children) if size]}
-
-
-def _private_memory(pid: int) -> int:
-    """Bytes that the end of the process would free."""
-    try:
-        file = Path(f"/proc/{pid}/smaps_rollup")
-        return 1024 * (_field(file, "Private_Clean:") + _field(file, "Private_Dirty:"))
-    except (OSError, IndexError, ValueError):
-        return 0
+    """Resident memory of this process, and private memory of each child: what its end would free."""
+    workers: list[int] = []
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        for child in [word for task in (_PROC / "task").iterdir() for word in (task / "children").read_text().split()]:
+            file = Path(f"/proc/{child}/smaps_rollup")
+            workers.append(_field(file, "Private_Clean:") + _field(file, "Private_Dirty:"))
+    return {"host": resident_of(os.getpid()) or resident_peak(), "workers": workers}
 
 
 def _field(file: Path, name: str) -> int:
-    return int(file.read_text().split(name)[1].split()[0])
+    return 1024 * int(file.read_text().split(name)[1].split()[0])
 
 
-class SavedForBackward:
-    """Bytes saved for backward, inside and outside the model's repeated blocks; each storage once."""
+class BlockActivations:
+    """Bytes that autograd saves in the model's repeated blocks, which activation checkpointing would recompute."""
 
     def __init__(self) -> None:
         self._block: nn.Module | None = None  # the one being computed
@@ -229,55 +221,49 @@ class SavedForBackward:
         torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor).__enter__()
 
     def take(self) -> dict[str, int]:
-        """The bytes of the last step: in total, of the largest block, and of the blocks' inputs."""
-        sizes = {
-            "saved": self._saved,
-            "in_blocks": sum(self._by_block.values()),
-            "largest_block": max(self._by_block.values(), default=0),
+        """The bytes of the last step: in all blocks, in the largest one, and of the blocks' inputs."""
+        sizes = [*self._by_block.values()]
+        taken = {
+            "blocks": len(sizes),
+            "in_blocks": sum(sizes),
+            "largest_block": max(sizes, default=0),
             "block_inputs": self._inputs,
-            "blocks": len(self._by_block),
         }
         self._clear()
-        return sizes
+        return taken
 
     def _clear(self) -> None:
-        self._saved = self._inputs = 0
-        self._seen: set[int] = set()
-        self._by_block: dict[int, int] = {}
+        self._inputs, self._seen = 0, set[int]()
+        self._by_block: dict[nn.Module, int] = {}
 
     def _enter(self, module: nn.Module, inputs: Any) -> None:
-        if self._block is None and torch.is_grad_enabled() and self._is_block(module):
-            self._block = module
-            self._by_block.setdefault(id(module), 0)
-            self._inputs += _bytes(value for value in inputs if isinstance(value, torch.Tensor))
+        if self._block is None and torch.is_grad_enabled():
+            if self._blocks is None:
+                self._blocks = _repeated_blocks()
+            if module in self._blocks:
+                self._block = module
+                self._by_block.setdefault(module, 0)
+                self._inputs += _bytes(value for value in inputs if isinstance(value, torch.Tensor))
 
     def _leave(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
         if self._block is module:
             self._block = None
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        if isinstance(tensor, nn.Parameter) or not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
-            return tensor
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._seen and not (tensor.is_leaf and tensor.requires_grad):
-            self._seen.add(storage.data_ptr())
-            self._saved += storage.nbytes()
-            if self._block is not None:
-                self._by_block[id(self._block)] += storage.nbytes()
+        is_plain = isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and not isinstance(tensor, nn.Parameter)
+        if self._block is not None and is_plain and not (tensor.is_leaf and tensor.requires_grad):
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in self._seen:  # each storage counts once
+                self._seen.add(storage.data_ptr())
+                self._by_block[self._block] += storage.nbytes()
         return tensor
 
-    def _is_block(self, module: nn.Module) -> bool:
-        """Whether a module is worth recomputing: one of several of its type, with children and parameters."""
-        if self._blocks is None:
-            self._blocks = _repeated_modules()
-        return module in self._blocks and any(True for _ in module.children()) and any(True for _ in module.parameters())
 
-
-def _repeated_modules() -> set[nn.Module]:
-    """Members of a ModuleList or Sequential that holds at least two of their type."""
+def _repeated_blocks() -> set[nn.Module]:
+    """Members of a ModuleList or Sequential that holds at least two of their type, with children and parameters."""
     repeated: set[nn.Module] = set()
     for parent in find_live_objects().modules:
-        if isinstance(parent, nn.ModuleList | nn.Sequential) and len(parent) > 1:
+        if isinstance(parent, nn.ModuleList | nn.Sequential):
             types = [type(child) for child in parent]
-            repeated |= {child for child in parent if types.count(type(child)) > 1}
-    return repeated
+            repeated |= {child for child in parent if types.count(type(child)) > 1 and next(child.children(), None) is not None}
+    return {block for block in repeated if next(block.parameters(), None) is not None}

@@ -15,39 +15,35 @@ import multiprocessing
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_map
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from holdfast.injected.operations import Operations, Origin, is_bad
-from holdfast.injected.saved_step import alike, fits, moved, related, set_randomness, state_dicts
 from holdfast.inside.arm import armed
 from holdfast.inside.discovery import find_live_objects, plain_name
 from holdfast.inside.observers.batch_contents import input_status, leaves, non_finite_fields
 from holdfast.inside.scope import Scope
-from holdfast.inside.taps.hooks import closure_of, with_closure
 from holdfast.inside.taps.registry import Patches
 from holdfast.signals.run_folder import RunFolder
 from holdfast.state.parameters import parameters_of
 
-RESULT = "HOLDFAST_REPLAY_RESULT"
-
 
 def begin() -> None:
     """Replay the step that HOLDFAST_REPLAY names; the result goes to the file in HOLDFAST_REPLAY_RESULT."""
-    result = os.environ.get(RESULT)
-    Replay(Path(os.environ["HOLDFAST_REPLAY"]), Path(result) if result else None).install()
+    Replay(Path(os.environ["HOLDFAST_REPLAY"]), Path(os.environ["HOLDFAST_REPLAY_RESULT"])).install()
 
 
 class Replay:
     """The saved step, and the script's progress in it."""
 
-    def __init__(self, path: Path, result: Path | None) -> None:
+    def __init__(self, path: Path, result: Path) -> None:
         self._path, self._result, self._pid = path, result, os.getpid()
         self._saved: dict[str, Any] | None = None
         self._patches = Patches()
@@ -55,7 +51,7 @@ class Replay:
         self._watching, self._backwards, self._finished = False, 0, False
         self._skipped_step = False
         self._num_replaced: dict[int, int] = {}  # batches, by iterator
-        self._iterators: list[Any] = []
+        self._loaders: dict[int, tuple[Any, int]] = {}  # by iterator, which is kept: the number of its loader in the saved step
         self._models: list[nn.Module] = []
         self._loaded: set[str] = set()
         self._input = "unknown"
@@ -71,11 +67,9 @@ class Replay:
         replace(torch.autograd, "backward", self._backward)
         replace(torch.autograd, "grad", self._grad)
         replace(torch, "save", self._save)
-        for name in ("step", "unscale_"):
-            replace(torch.amp.GradScaler, name, self._before_scaler_step)
         nn.modules.module.register_module_forward_pre_hook(self._module_called)
         nn.modules.module.register_module_forward_hook(self._module_done, always_call=True)
-        register_optimizer_step_pre_hook(self._before_step)
+        register_optimizer_step_pre_hook(lambda optimizer, *_: self._before_update(optimizer))
         atexit.register(self._at_exit)
         armed().runtime.scopes.append(Scope(RunFolder(Path(tempfile.gettempdir()) / "holdfast-replay"), follows_children=True))
 
@@ -90,6 +84,12 @@ class Replay:
             self._saved = content
         return self._saved
 
+    @property
+    def states(self) -> dict[str, dict[str, torch.Tensor]]:
+        """The saved tensors of each model, by plain names."""
+        states: dict[str, dict[str, Any]] = self.saved["state"]
+        return {name: {plain_name(k): v for k, v in state.items() if is_tensor(v)} for name, state in states.items()}
+
     # The batches
 
     def _next_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,7 +100,7 @@ class Replay:
         return __next__
 
     def _run_batches(self, _original: Callable[..., Any]) -> Callable[..., Any]:
-        def batches(_run: Any, loader: Any) -> Iterator[Any]:
+        def batches(_run: Any, loader: Any, **_how: Any) -> Iterator[Any]:
             if isinstance(loader, torch.utils.data.DataLoader):
                 yield from loader
                 return
@@ -125,19 +125,22 @@ class Replay:
         batch = moved(entry["batch"], drawn)
         self._watch()
         self._check_input(batch)
-        set_randomness({**self.saved["randomness"], **entry["randomness"]})
+        randomness = {**self.saved["randomness"], **entry["randomness"]}
+        if "torch" in randomness:
+            torch.set_rng_state(randomness["torch"])
+        for device, state in randomness.get("cuda", {}).items():
+            if torch.cuda.is_available() and device < torch.cuda.device_count():
+                torch.cuda.set_rng_state(state, device)
         return batch
 
     def _matching(self, iterator: Any, drawn: Any) -> list[dict[str, Any]]:
-        entries: list[dict[str, Any]] = self.saved["batches"]
-        if all(seen is not iterator for seen in self._iterators):
-            self._iterators.append(iterator)
-        loaders = sorted({entry["loader"] for entry in entries})
-        if len(loaders) > 1:  # a step with several loaders: told apart by the order of their first batches
-            order = [seen for seen in self._iterators if any(alike(entry["batch"], drawn) for entry in entries)]
-            number = loaders[next(n for n, seen in enumerate(order) if seen is iterator) % len(loaders)] if order else 0
+        entries = [entry for entry in self.saved["batches"] if alike(entry["batch"], drawn)]
+        loaders = sorted({entry["loader"] for entry in self.saved["batches"]})
+        if len(loaders) > 1 and entries:  # a step with several loaders: told apart by the order of their first batches
+            number = loaders[len(self._loaders) % len(loaders)]
+            number = self._loaders.setdefault(id(iterator), (iterator, number))[1]
             entries = [entry for entry in entries if entry["loader"] == number]
-        return [entry for entry in entries if alike(entry["batch"], drawn)]
+        return entries
 
     def _check_input(self, batch: Any) -> None:
         status = input_status(batch)
@@ -146,7 +149,7 @@ class Replay:
         if status not in ("finite", "unknown"):
             names = {field.name: str(field) for field in non_finite_fields(batch)}
             for name, value in leaves(batch):
-                if name in names and isinstance(value, torch.Tensor):
+                if name in names and is_tensor(value):
                     self._operations.taint(value, Origin("input", detail=names[name]))
 
     # The model
@@ -166,23 +169,16 @@ class Replay:
 
     def _load_into(self, called: nn.Module) -> None:
         """Load the saved weights into the called model, or one that contains it."""
-        states = state_dicts(self.saved["state"])
-        missing = {name: state for name, state in states.items() if name not in self._loaded}
+        missing = {name: state for name, state in self.states.items() if name not in self._loaded}
         live = find_live_objects().modules if missing else []
         for name, state in missing.items():
-            match = next((module for module in (called, *live) if fits(module, state) and related(module, called)), None)
+            match = next((module for module in (called, *live) if related(module, called) and fits(module, state)), None)
             if match is not None:
-                self._copy_state(match, state)
                 self._loaded.add(name)
-
-    def _copy_state(self, module: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-        with torch.no_grad():
-            for name, tensor in module.state_dict(keep_vars=True).items():
-                saved = state.get(plain_name(name))
-                if saved is not None and isinstance(tensor, torch.Tensor):
-                    tensor.detach().copy_(saved)
+                for key, tensor in match.state_dict(keep_vars=True).items():
+                    tensor.detach().copy_(state[plain_name(key)])
                     if is_bad(tensor):
-                        self._operations.taint(tensor, Origin("weights", detail=plain_name(name)))
+                        self._operations.taint(tensor, Origin("weights", detail=plain_name(key)))
 
     # The backward pass, and the end
 
@@ -205,7 +201,7 @@ class Replay:
     def _check_loss(self, tensors: Any) -> None:
         if not self._watching or self._finished:
             return
-        for tensor in [tensors] if isinstance(tensors, torch.Tensor) else list(tensors):
+        for tensor in [tensors] if is_tensor(tensors) else list(tensors):
             if tensor.numel() == 1:
                 self._loss = float(tensor.detach())
             if is_bad(tensor):
@@ -226,26 +222,6 @@ class Replay:
     def _first_origin(self, stage: str = "") -> Origin | None:
         origins = self._operations.origins
         return next((o for o in origins if o.kind != "constant" and stage in ("", o.stage)), None)
-
-    def _before_step(self, optimizer: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        closure = closure_of(args, kwargs)
-        if closure is None or self._backwards:
-            self._before_update(optimizer)
-            return None
-
-        def watched_closure(*a: Any, **k: Any) -> Any:
-            result = closure(*a, **k)
-            self._before_update(optimizer)
-            return result
-
-        return with_closure(args, kwargs, watched_closure)
-
-    def _before_scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def before(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            self._before_update(optimizer)
-            return original(scaler, optimizer, *args, **kwargs)
-
-        return before
 
     def _before_update(self, optimizer: Any) -> None:
         if self._backwards and not self._finished and os.getpid() == self._pid:
@@ -289,17 +265,13 @@ class Replay:
             self._operations.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def _write(self, result: dict[str, Any]) -> None:
-        states = state_dicts(self.saved["state"]) if self._watching else {}
         notes = []
         if self._watching and not self._num_replaced:
             notes.append("the saved batch was not used, but the script's own first one")
-        if any(name not in self._loaded for name in states):
+        if self._watching and any(name not in self._loaded for name in self.states):
             notes.append("the saved weights do not fit the model that was called, so its own were used")
         result |= {"input": self._input, "batches": sum(self._num_replaced.values()), "weights_loaded": bool(self._loaded)}
         result |= {"loss": self._loss, "notes": notes}
-        if self._result is None:
-            print(json.dumps(_for_json(result), indent=1), file=sys.stderr)
-            return
         temporary = self._result.with_name(f".{self._result.name}.{os.getpid()}")
         temporary.write_text(json.dumps(_for_json(result)), encoding="utf-8")
         temporary.replace(self._result)
@@ -310,8 +282,41 @@ class Replay:
             return
         self._stop_watching()
         reason = "it ran no backward pass" if self._watching else "it drew no training batch and called no model"
-        if self._result is None or not self._result.exists():
+        if not self._result.exists():
             self._write({"found": False, "reached": "", "problem": f"the script ended early: {reason}"})
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor."""
+    return isinstance(value, torch.Tensor)
+
+
+def alike(saved: Any, drawn: Any) -> bool:
+    """Whether a saved batch can replace a drawn one: the same fields with the same types; a list may differ in length."""
+    kinds, others = (
+        {name: (value.dtype, value.dim()) if is_tensor(value) else None for name, value in leaves(batch)}
+        for batch in (saved, drawn)
+    )
+    if kinds.keys() != others.keys():
+        return type(saved) is type(drawn) and not isinstance(saved, (dict, tuple, torch.Tensor))
+    return kinds == others
+
+
+def moved(batch: Any, drawn: Any) -> Any:
+    """A copy of a saved batch on the device of the drawn one."""
+    device = next((value.device for _, value in leaves(drawn) if is_tensor(value)), torch.device("cpu"))
+    return tree_map(lambda value: value.to(device, copy=True) if is_tensor(value) else value, batch)
+
+
+def related(module: nn.Module, other: nn.Module) -> bool:
+    """Whether one of two modules contains the other."""
+    return any(part is other for part in module.modules()) or any(part is module for part in other.modules())
+
+
+def fits(module: nn.Module, state: dict[str, torch.Tensor]) -> bool:
+    """Whether a saved state has the names and shapes of a module."""
+    own = {plain_name(name): value.shape for name, value in module.state_dict(keep_vars=True).items() if is_tensor(value)}
+    return bool(own) and own == {name: tensor.shape for name, tensor in state.items()}
 
 
 def _for_json(value: Any) -> Any:

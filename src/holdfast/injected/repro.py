@@ -66,20 +66,15 @@ class Record:
             register_module_forward_hook(self._forward)
 
     def _clear(self) -> None:
-        self._batches: list[list[Any]] = []
+        self._row: dict[str, Any] = {"random": {}, "weights": [], "batch": [], "output": [], "loss": [], "gradient": []}
         self._outputs: list[tuple[nn.Module, str]] = []
-        self._losses: list[str] = []
-        self._generators: dict[str, str] = {}
-        self._weights: list[list[str]] = []
-        self._gradients: list[list[str]] = []
 
     def _next_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __next__(iterator: Any) -> Any:
-            if not self._generators:
-                self._generators = digest_generators()
+            self._row["random"] = self._row["random"] or digest_generators()
             batch = original(iterator)
             if torch.is_grad_enabled():
-                self._batches += [[name, digest(part), digest_of_samples(part)] for name, part in tensors_in(batch)]
+                self._row["batch"] += [[name, digest(part), digest_of_samples(part)] for name, part in tensors_in(batch)]
             return batch
 
         return __next__
@@ -90,7 +85,7 @@ class Record:
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            self._losses += [digest(part) for _, part in tensors_in(tensors)]
+            self._row["loss"] += [["loss", digest(part)] for _, part in tensors_in(tensors)]
             return original(tensors, *args, **kwargs)
 
         return backward
@@ -100,8 +95,8 @@ class Record:
             return
         if self._optimizer is None:
             self._find_names(optimizer)
-            self._weights = self._digests_of(lambda parameter: parameter)
-        self._gradients += self._digests_of(lambda parameter: parameter.grad)
+            self._row["weights"] = self._digests_of(lambda parameter: parameter)
+        self._row["gradient"] += self._digests_of(lambda parameter: parameter.grad)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         if os.getpid() != self._pid or self._optimizer not in (None, optimizer):
@@ -128,19 +123,9 @@ class Record:
         return [[name, digest(tensor)] for name, tensor in tensors if tensor is not None]
 
     def _write(self, seconds: float) -> None:
+        self._row["output"] = [[self._names.get(id(module), type(module).__name__), output] for module, output in self._outputs]
         updated = self._digests_of(lambda parameter: parameter) if self._digests else []
-        outputs = [[self._names.get(id(module), type(module).__name__), output] for module, output in self._outputs]
-        row = {
-            "step": self._step,
-            "seconds": seconds,
-            "random": self._generators,
-            "weights": self._weights,
-            "batch": self._batches,
-            "output": outputs,
-            "loss": [["loss", loss] for loss in self._losses],
-            "gradient": self._gradients,
-            "updated": updated,
-        }
+        row = {"step": self._step, "seconds": seconds, **self._row, "updated": updated}
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 

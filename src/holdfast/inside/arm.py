@@ -22,7 +22,7 @@ from holdfast.inside.scope import Scope
 from holdfast.inside.taps.hooks import Hooks
 from holdfast.signals.pulse import SAVING
 from holdfast.signals.run_folder import RunFolder
-from holdfast.signals.stack_signal import answer_signal
+from holdfast.signals.stack_signal import answer_signal, remove_if_empty
 from holdfast.signals.trouble import NOTHING_SEEN
 from holdfast.state import report
 
@@ -164,10 +164,4 @@ def write_crash_stacks(run: RunFolder) -> None:
     file = path.open("w", encoding="utf-8")
     _open_files.append(file)
     faulthandler.enable(file=file, all_threads=True)
-    atexit.register(_remove_if_empty, path, os.getpid())
-
-
-def _remove_if_empty(path: Path, pid: int) -> None:
-    with contextlib.suppress(OSError):
-        if pid == os.getpid() and path.stat().st_size == 0:
-            path.unlink()
+    atexit.register(remove_if_empty, path, os.getpid())

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 _MOMENTUM = 0.9  # of the running means of step time and cost
 _MIN_INTERVAL, _MAX_INTERVAL = 10, 2000  # steps between two samples, however large or tight the budget
-_RESERVED = 0.1  # of the budget stays for sampled metrics, even where the work of every step takes all of it
 MEETING = 100  # steps; see Budget.meeting
 _CLOSER, _CLOSER_EVERY = ("parameters", "weights"), 64  # extra samples: at most one in so many steps, on average
 _SPIKE, _LR_DROP = 6.0, 20.0  # the rise of the loss, in usual changes from step to step; the factor by which the LR fell
@@ -28,6 +27,8 @@ class SampledMetric:
     share: float
     first_step: int
     with_update: bool = True  # whether it is taken at an update, rather than at a batch
+    adds_rows: bool = True  # in a long run, fewer and fewer of those
+    reserved: float = 0.1  # of the budget stays for it, even where the work of every step takes all of it
     cost: float | None = None
     samples: int = 0
     next_step: int = 0
@@ -47,14 +48,16 @@ class Budget:
     loss: float = 0.0  # of the last step
     loss_change: float = 0.0  # mean absolute change of the loss from step to step: a loss that falls steadily is not noisy
     lr: float = 0.0  # of the last step
+    weight_norm: float = 0.0  # of the last sample
     meeting: int = 0  # with several ranks: all sample weight norms at multiples of this step, so that they can be compared
     meetings_only: bool = False  # one of very many ranks: nothing else is sampled
     started: float = field(default_factory=time.monotonic)
     metrics: dict[str, SampledMetric] = field(
         default_factory=lambda: {
-            "parameters": SampledMetric("parameters", share=0.35, first_step=1),
-            "weights": SampledMetric("weights", share=0.25, first_step=2),
-            "modules": SampledMetric("modules", share=0.30, first_step=3),
+            "parameters": SampledMetric("parameters", share=0.25, first_step=1),
+            "weights": SampledMetric("weights", share=0.20, first_step=2),
+            "weight-norm": SampledMetric("weight-norm", share=0.20, first_step=2, adds_rows=False, reserved=1.0),
+            "modules": SampledMetric("modules", share=0.25, first_step=3),
             "inputs": SampledMetric("inputs", share=0.05, first_step=1, with_update=False),
             "held-out": SampledMetric("held-out", share=0.05, first_step=1, with_update=False),
         }
@@ -91,7 +94,8 @@ class Budget:
         if self.meeting:
             soonest = min(soonest, step - step % self.meeting + self.meeting)
         self.next_step = 0 if self.always_done else soonest
-        if early or (not meets and step > _OPENING_STEPS and now - metric.last_time < self._pause(now)):
+        rests = metric.adds_rows and step > _OPENING_STEPS and now - metric.last_time < self._pause(now)
+        if early or (rests and not meets):
             return False
         metric.last_time = now
         return True
@@ -105,6 +109,12 @@ class Budget:
         if abs(rise) < math.inf:  # not NaN either
             self.loss_change += 0.1 * (abs(rise) - self.loss_change) if self.loss_change else abs(loss)
             self.loss = loss
+
+    def note_weights(self, step: int, norm: float) -> None:
+        """Look closer at the next step if the norm of all weights jumps: the parameters show which one."""
+        if self.weight_norm > 0.0 and norm != self.weight_norm and not 0.5 < norm / self.weight_norm < 2.0:
+            self.look_closer(step + 1)
+        self.weight_norm = norm
 
     def look_closer(self, step: int) -> None:
         """Take an extra sample of gradients and weights at this step; limited to a few per thousand steps."""
@@ -121,7 +131,7 @@ class Budget:
         if metric.cost is None or self.step_seconds <= 0.0:
             return _MIN_INTERVAL
         budget = self.fraction * self.step_seconds
-        steps = metric.cost / (metric.share * max(budget - self.always, _RESERVED * budget))
+        steps = metric.cost / (metric.share * max(budget - self.always, metric.reserved * budget))
         return int(min(max(steps, _MIN_INTERVAL), _MAX_INTERVAL)) + 1
 
     def _pause(self, now: float) -> float:

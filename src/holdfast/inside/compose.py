@@ -8,7 +8,6 @@ from typing import Any
 from holdfast.inside.control.control import Control
 from holdfast.inside.control.restarted import restarted
 from holdfast.inside.control.settings import settings_of
-from holdfast.inside.guard.failure_context import FailureContext
 from holdfast.inside.guard.guard import Guard
 from holdfast.inside.guard.report import Report
 from holdfast.inside.observers.batches import Batches
@@ -26,9 +25,8 @@ _MAX_SNAPSHOTS = 5  # with growing distance: there is a clean one even if a faul
 def guard_training(training: Training, scope: Scope, batches: Batches, *, by_hand: bool = False) -> None:
     """Have every update of a training checked, and snapshots taken where the policy allows repairs."""
     recorder = training.recorder
-    folder, rank, journal = recorder.recording.path, recorder.recording.rank, recorder.run.journal
-    failure_context = FailureContext(batches, folder=folder / "batches", models=training.roots, run_later=recorder.run_later)
-    report = Report(journal, rank, training.models.name_of, failure_context, lambda: training.sampler.half)
+    folder, rank = recorder.recording.path, recorder.recording.rank
+    report = Report(recorder, training.roots, training.models.name_of, lambda: training.sampler.half, batches)
     training.guard = Guard(scope.policy, report, scope.averages)
     if by_hand:
         text = "the script updates its parameters without a torch optimizer: the gradients of a bad update are zeroed"

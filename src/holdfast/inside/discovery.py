@@ -1,23 +1,29 @@
-"""Find the models and optimizers of a training.
+"""Find the models and optimizers of a training; the names of their parameters, and which of them are not trained.
 
 Modules and optimizers are registered as they are created. Where Holdfast came later, or a model was unpickled or copied, all
 objects of the garbage collector are searched, once per training at its first step. That is the fallback only, because it touches
 every object: a large dataset in memory would no longer be shared with forked loader workers. The search looks at types, never
-at instances: `isinstance` on a lazy proxy could run its code.
+at instances: `isinstance` on a lazy proxy could run its code. A name is stored as its code in the recorder's string table.
 """
 
 from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from holdfast.inside.observers.parameters import NO_GRADIENT, TRAINED, Change, status
+from holdfast.signals.recorder import Recorder
+from holdfast.signals.schema import MISSING_INT
 from holdfast.state.parameters import plain_name as plain_name
+
+_KERAS_STATISTICS = ("moving_mean", "moving_variance", "seed_generator_state")  # parameters to torch, but never trained
+_PASSES = 8  # backward passes that a gradient must have missed in a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +140,86 @@ def _prefixes(roots: list[nn.Module]) -> list[str]:
         return [""] * len(roots)
     names = [type(root).__name__ for root in roots]
     return [f"{name}.{names[:i].count(name)}." if names.count(name) > 1 else f"{name}." for i, name in enumerate(names)]
+
+
+class Models:
+    """The models of one training, held weakly."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._strings = recorder.strings
+        self._roots: list[weakref.ref[nn.Module]] = []
+        self._parts: list[weakref.ref[nn.Module]] = []  # that hold parameters; no reference to those: torch could not swap them
+        self._names: dict[int, int] = {}
+        self._texts: dict[int, str] = {}
+        self._reported: dict[int, str] = {}  # the status of a parameter, by id
+        self._gradients: dict[int, tuple[int, int]] = {}  # of a parameter by id: its gradient's id, and how often it was written
+        self._backwards = 0  # passes until then
+
+    def learn(self, roots: list[nn.Module]) -> None:
+        """Replace the models."""
+        self._roots = [weakref.ref(root) for root in roots]
+        self._parts = [weakref.ref(part) for root in roots for part in root.modules() if part._parameters]
+        pairs = list(named(roots, "parameters"))
+        codes = self._strings.codes([name for name, _ in pairs])
+        self._names = {id(parameter): code for (_, parameter), code in zip(pairs, codes, strict=True)}
+        self._texts = {code: name for (name, _), code in zip(pairs, codes, strict=True)}
+
+    def roots(self) -> list[nn.Module]:
+        """The models that are still alive."""
+        return [root for reference in self._roots if (root := reference()) is not None]
+
+    def parameters(self) -> list[torch.Tensor]:
+        """The parameters of the parts that are still alive, such as a backbone without its head."""
+        parts = [part for reference in self._parts if (part := reference()) is not None]
+        return [parameter for part in parts for parameter in part._parameters.values() if parameter is not None]
+
+    def name_of(self, code: int) -> str:
+        """The name of a parameter by its code."""
+        return self._texts.get(code, "?")
+
+    def names_of(self, parameters: list[torch.Tensor]) -> list[int]:
+        """The name codes of the parameters that have a gradient."""
+        return [self._names.get(id(parameter), MISSING_INT) for parameter in parameters if parameter.grad is not None]
+
+    def newly_untrained(
+        self, main: Sequence[torch.Tensor], others: Iterable[torch.Tensor], backwards: int = 0
+    ) -> tuple[Change, ...]:
+        """The parameters whose status changed: why they are not trained, or that they are now.
+
+        `main` are those of the main optimizer, whose step comes next, after so many backward passes in all. Those that only
+        `others` hold are skipped: they have no gradient between the steps of their own optimizer. A model with other parameters,
+        such as a new head, is learned again.
+        """
+        roots = self.roots()
+        parameters = {id(parameter): parameter for root in roots for parameter in root.parameters()}
+        if parameters.keys() != self._names.keys():
+            self.learn(roots)
+        in_main, in_others = {id(parameter) for parameter in main}, {id(parameter) for parameter in others}
+        never_written = self._never_written(main, backwards)
+        changes = []
+        for position, (key, parameter) in enumerate(parameters.items()):
+            if key in in_main or key not in in_others:
+                why = NO_GRADIENT if key in never_written else status(parameter, in_main=key in in_main)
+                if why != TRAINED and self._texts.get(self._names[key], "").endswith(_KERAS_STATISTICS):
+                    continue
+                if self._reported.get(key, TRAINED) != why:
+                    self._reported[key] = why
+                    changes.append(Change(self._names[key], why, position, len(parameters)))
+        return tuple(changes)
+
+    def _never_written(self, parameters: Sequence[torch.Tensor], backwards: int) -> set[int]:
+        """The parameters whose gradient is 0 because no backward pass has reached it since the last time, not since units died.
+
+        Where gradients are zeroed in place they are there all the same. All are written as often by zeroing and clipping, and
+        by each pass that reaches them once more.
+        """
+        then, passes = self._gradients, backwards - self._backwards
+        now = {id(parameter): parameter.grad for parameter in parameters if type(parameter.grad) is torch.Tensor}
+        self._gradients = {key: (id(gradient), gradient._version) for key, gradient in now.items()}
+        self._backwards = backwards
+        same = [key for key, (gradient, _) in self._gradients.items() if key in then and then[key][0] == gradient]
+        writes = {key: self._gradients[key][1] - then[key][1] for key in same}
+        fewest = max(writes.values(), default=0) - passes
+        if passes < _PASSES or fewest < 0:
+            return set()
+        return {key for key, count in writes.items() if count == fewest and not now[key].any()}

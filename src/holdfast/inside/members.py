@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from holdfast.inside.discovery import Models
 from holdfast.inside.gradients.cuda import GradientKernel
 from holdfast.inside.gradients.device_reader import DeviceReader
 from holdfast.inside.gradients.host import AVAILABLE, HostPlan, quick_norm, read_each_on_host
 from holdfast.inside.gradients.step_metrics import StepMetrics
-from holdfast.inside.models import Models
 from holdfast.inside.observers import step_columns as at
 from holdfast.inside.observers.loader import Loader
 from holdfast.inside.observers.modules import ModuleTime

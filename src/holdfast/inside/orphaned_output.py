@@ -6,14 +6,12 @@ while that was still possible.
 
 On Linux the thread also holds a read end of each pipe. So nothing breaks between the exit and the redirect, and what was still in
 the pipe is delivered; only what the supervisor was just handling is lost. Afterwards the thread copies what other processes
-(loader workers, a shell script) still write into the pipe. Of a pseudo-terminal it takes a copy of the supervisor's end, where
-the kernel permits that (pidfd_getfd); elsewhere a `print` just before the redirect fails, as it does in the other processes.
+(loader workers, a shell script) still write into the pipe. On a terminal, a `print` at the very moment of the exit fails.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import stat
@@ -24,12 +22,11 @@ from dataclasses import dataclass
 _POLL_SECONDS = 1.0
 _CHUNK_BYTES = 1 << 16
 _MAX_CHUNKS = 64
-_PIDFD_GETFD = 438  # the system call, on every architecture
 
 
 @dataclass(slots=True)
 class _Stream:
-    """A pipe or terminal to the supervisor: its identity, where the supervisor wrote to, our own read end."""
+    """A pipe or terminal to the supervisor: its identity, where the supervisor wrote to, our own read end of a pipe."""
 
     device: int
     inode: int
@@ -64,8 +61,7 @@ def _open_streams(supervisor_pid: int, description: str) -> list[_Stream]:
             if fd is not None:
                 folder = f"/proc/{supervisor_pid}/fd"
                 original = _open_original(f"{folder}/{int(target)}")
-                read_end = _copy_terminal_end(supervisor_pid, descriptor) if os.isatty(fd) else _open_read_end(fd)
-                streams.append(_Stream(device, inode, f"{folder}/{descriptor}", original, read_end))
+                streams.append(_Stream(device, inode, f"{folder}/{descriptor}", original, _open_read_end(fd)))
     return streams
 
 
@@ -93,20 +89,6 @@ def _open_read_end(fd: int) -> int | None:
     return None
 
 
-def _copy_terminal_end(supervisor_pid: int, descriptor: int) -> int | None:
-    """A copy of the supervisor's end of a pseudo-terminal, which lives on with it; None where the kernel refuses."""
-    with contextlib.suppress(OSError, AttributeError):
-        pidfd = os.pidfd_open(supervisor_pid)
-        try:
-            copied: int = ctypes.CDLL(None).syscall(_PIDFD_GETFD, pidfd, descriptor, 0)
-        finally:
-            os.close(pidfd)
-        if copied >= 0:
-            os.set_inheritable(copied, False)
-            return copied
-    return None
-
-
 def _wait_and_redirect(supervisor_pid: int) -> None:
     pidfd: int | None = None
     with contextlib.suppress(OSError, AttributeError):
@@ -115,8 +97,6 @@ def _wait_and_redirect(supervisor_pid: int) -> None:
         for stream in _streams:
             _follow_supervisor(stream)
     for stream in _streams:
-        if stream.read_end is not None:
-            os.set_blocking(stream.read_end, False)  # a terminal's end was shared with the supervisor until now
         _drain(stream)
         for fd in (1, 2):
             if _leads_to(fd, stream.device, stream.inode):
@@ -131,8 +111,8 @@ def _exits_within_a_second(pid: int, pidfd: int | None) -> bool:
     time.sleep(_POLL_SECONDS)
     try:
         os.kill(pid, 0)
-    except OSError as error:
-        return not isinstance(error, PermissionError)
+    except OSError:
+        return True
     return False
 
 
@@ -144,19 +124,15 @@ def _is_readable(fd: int, seconds: float) -> bool:
 
 def _follow_supervisor(stream: _Stream) -> None:
     """Close our read end once the living supervisor has closed its own (`| head`): the script must notice that."""
-    if stream.read_end is None or os.isatty(stream.read_end):
+    if stream.read_end is None:
         return
     try:
         status = os.stat(stream.supervisor_fd)  # noqa: PTH116 - a path of the kernel's, checked every second
-    except FileNotFoundError:
-        if not os.path.isdir(os.path.dirname(stream.supervisor_fd)):  # noqa: PTH112, PTH120
-            return  # the supervisor itself is gone
-    except OSError:
-        return
-    else:
-        if (status.st_dev, status.st_ino) == (stream.device, stream.inode):
-            return
-    _close_read_end(stream)
+        is_closed = (status.st_dev, status.st_ino) != (stream.device, stream.inode)
+    except OSError as error:  # if its folder is missing too, the supervisor itself is gone
+        is_closed = isinstance(error, FileNotFoundError) and os.path.isdir(os.path.dirname(stream.supervisor_fd))  # noqa: PTH112, PTH120
+    if is_closed:
+        _close_read_end(stream)
 
 
 def _close_read_end(stream: _Stream) -> None:

@@ -1,28 +1,32 @@
-"""The state of a recorded training and its checkpoints: `run.save()` and `run.restore()`."""
+"""The state of a recorded training and its checkpoints: `run.save()`, `run.restore()`, and `holdfast save` and `rollback`."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from holdfast.checkpoints.manifest import MANIFEST
-from holdfast.errors import CannotRestore, UsageError
-from holdfast.inside.control.elastic import restarted_in
+from holdfast.checkpoints.manifest import MANIFEST, Kept, kept_in
+from holdfast.errors import CannotRestore, HoldfastError, UsageError
+from holdfast.inside.control.restarted import ELASTIC, Restarted, restarted
 from holdfast.inside.discovery import find_live_objects, find_roots
 from holdfast.inside.guard.skipping import Averages
 from holdfast.inside.training import Training
+from holdfast.signals.actions import Refused
+from holdfast.signals.run_folder import RunFolder
 from holdfast.state.checkpoint_parts import SavedState
 from holdfast.state.parameters import Optimizer, parameters_of
-from holdfast.state.position import Positions
-from holdfast.state.ranks import RankNotes, world_size
+from holdfast.state.ranks import RankNotes, current_rank, world_size
 from holdfast.state.restore import Restored, locate, newest_of_run, restore
-from holdfast.state.store import CheckpointStore
+from holdfast.state.store import CheckpointStore, is_clean
 from holdfast.state.training_state import TrainingState
 
 if TYPE_CHECKING:
@@ -30,6 +34,9 @@ if TYPE_CHECKING:
     from holdfast.inside.scope import Scope
 
 Parts = tuple[list[nn.Module], list[Optimizer]]
+_KEEP_LAST = 1000  # checkpoints saved on request are not deleted by later ones
+_FILE_SUFFIXES = (".pt", ".pth", ".ckpt")
+_ONE_FILE = "for one file: holdfast eval 'torch.save(model.state_dict(), \"{}\")'"
 
 
 class RecordedState:
@@ -64,9 +71,10 @@ class RecordedState:
 class RunCheckpoints:
     """Saves and restores the newest training of a run."""
 
-    def __init__(self, scope: Scope, process: Process, positions: Positions, watched: Callable[[], Parts]) -> None:
+    def __init__(self, scope: Scope, process: Process, watched: Callable[[], Parts] | None = None) -> None:
         """`watched` returns the models and optimizers that the script passed to `watch`."""
-        self._scope, self._process, self._positions, self._watched = scope, process, positions, watched
+        self._scope, self._process = scope, process
+        self._watched = watched or (lambda: (scope.models(), scope.optimizers()))
         self._stores: dict[Path, CheckpointStore] = {}
         self._keep: dict[str, Any] = {}
         self._recorded = RecordedState(scope.averages, whole=True)
@@ -97,7 +105,7 @@ class RunCheckpoints:
                 epoch=training.loader.epoch if training is not None else None,
                 metrics=metrics,
                 settings=self._scope.settings,
-                also={"loader": self._positions.state_dict()},
+                also={"loader": self._scope.positions.state_dict()} if self._scope.positions is not None else {},
                 gradients=self._process.losses.accumulating,
                 wait=wait,
             )
@@ -111,6 +119,25 @@ class RunCheckpoints:
         if path not in self._stores:
             self._stores[path] = CheckpointStore(path, run=self._scope.run, **self._keep)
         return self._stores[path]
+
+    def save_on_request(self, training: Training, path: str | None = None) -> Callable[[], dict[str, Any]]:
+        """Copy the state between two steps; the returned function waits until it is on disk. Raises Refused."""
+        if path is not None and path.endswith(_FILE_SUFFIXES):
+            raise Refused(f"a checkpoint is a folder, not a file; {_ONE_FILE.format(path)}")
+        _show_script_settings(training)
+        store = self.store(path)
+        store._saver.retention = replace(store._saver.retention, last=_KEEP_LAST, made_by="save")
+        num_failures = len(store.troubles)
+        written = self.save(path, None, wait=False)
+
+        def finish() -> dict[str, Any]:
+            store.wait()
+            if written is None or len(store.troubles) > num_failures:
+                error = store.troubles[-1]["evidence"].get("error") if store.troubles else "nothing was saved"
+                return {"ok": False, "error": str(error)}
+            return {"ok": True, "path": str(written), "value": str(written), "writes": current_rank() == 0}
+
+        return finish
 
     def keep(self, **options: Any) -> None:
         """Which checkpoints are kept: options of CheckpointStore."""
@@ -170,9 +197,10 @@ class RunCheckpoints:
                 raise CannotRestore(f"There is no checkpoint in {folder}.", fix=f"holdfast checkpoints list {folder}")
             return None
         restored, saved = result
+        positions = self._scope.positions
         if data and saved.position is not None:
-            self._positions.load_state_dict(saved.position)
-        passes = self._positions.passes if data else None
+            positions.load_state_dict(saved.position)
+        passes = positions.passes if data else None
         restored = replace(restored, epoch=passes if passes is not None else restored.epoch)
         self._scope.first_step = restored.step
         self._process.loader.set_epoch(restored.epoch or 0)
@@ -180,12 +208,23 @@ class RunCheckpoints:
         return restored
 
     def roll_back(self, training: Training, to: str | None) -> Restored:
-        """Restore a checkpoint in the middle of a training: a step, a name, a path or `best`; by default the newest clean one."""
+        """Restore a checkpoint between two steps: a step, a name, a path or `best`; by default the newest clean one.
+
+        The loop continues with its next batch, and steps are counted on. Raises Refused.
+        """
+        _show_script_settings(training)
         folder = newest_of_run(self._scope.run) or self.store().folder
         at = int(to) if to is not None and to.isdecimal() else folder / to if to not in (None, "best") else to
-        result = restore(folder, at, lambda: self.state(training), lambda _: [], notes=self._notes, in_place=True)
+        try:
+            result = restore(folder, at, lambda: self.state(training), lambda _: [], notes=self._notes, in_place=True)
+        except HoldfastError as error:
+            raise Refused(f"{error.problem} fix: {error.fix}") from error
         if result is None:
-            raise CannotRestore("This run has no checkpoint yet.", fix="holdfast save makes one, to roll back to later")
+            raise Refused("This run has no checkpoint yet. fix: holdfast save makes one, to roll back to later")
+        if training.guard is not None:
+            training.guard.start_again()
+        if training.control is not None:
+            training.control.snapshots.drop_after(result[0].step)  # a repair must not bring back what the user has rejected
         return result[0]
 
     def _report(self, restored: Restored) -> None:
@@ -196,3 +235,53 @@ class RunCheckpoints:
         parts = {"optimizer": state.optimizers(), "scheduler": state.schedulers(), "scaler": state.scalers()}
         present = [name for name, objects in parts.items() if objects]
         self.store().report.resumed(restored.path, restored.step, present, restored.skipped)
+
+
+def _show_script_settings(training: Training) -> None:
+    """Show the script's own learning rate: what `set` changed is applied to it at every update, and would count twice."""
+    if training.settings is not None:
+        training.settings.revert()
+
+
+@cache
+def restarted_in(run: RunFolder) -> Restarted | None:
+    """The settings of this attempt; after a restart by torchrun with the newest checkpoint of now, the same on all ranks.
+
+    The supervisor sees nothing of such a restart (`--max-restarts`, or a node that joined or left), and its environment is still
+    that of the attempt. Rank 0 looks for the newest verified checkpoint, and tells the others.
+    """
+    restart = restarted()
+    if os.environ.get(ELASTIC) != "1":
+        return restart
+    try:
+        choice = RankNotes(run.path).choose(lambda: _choose(run))
+    except CannotRestore:  # rank 0 does not train
+        return restart
+    return restart if choice is None else replace(restart or Restarted(attempt=1), **choice)
+
+
+def _choose(run: RunFolder) -> dict[str, Any] | None:
+    """On rank 0: the newest checkpoints; None if these are the first ranks of the attempt."""
+    if not _has_trained_before(run):
+        return None
+    kept = list(reversed(kept_in(run.path / "checkpoints")))
+    newest = next((checkpoint for checkpoint in kept if is_clean(checkpoint.path)), None)
+    own = next((c for c in kept if c.manifest.get("made_by") != "guard" and is_clean(c.path)), None)
+    with contextlib.suppress(OSError):
+        origin = f"from {newest.path.name}" if newest is not None else "from the start: no clean checkpoint was saved"
+        settings = {"by": "torchrun", "checkpoint_step": newest.step if newest is not None else None}
+        row = {"action": "restart", "step": newest.step if newest is not None else 0, "because": "process-died", "settings": {}}
+        run.journal.write("action", **row, **settings, state="done", detail=f"torchrun restarted the ranks, {origin}", rank=0)
+    return {**_named(own, "checkpoint", "step"), **_named(newest, "kept", "kept_step")}
+
+
+def _has_trained_before(run: RunFolder) -> bool:
+    """Whether rank 0 has trained in this attempt already, in another process."""
+    attempt = os.environ.get("HOLDFAST_ATTEMPT", "1")
+    infos = [recording.info() for recording in run.recordings() if recording.rank == current_rank()]
+    own = (socket.gethostname(), os.getpid())
+    return any(str(info.get("attempt")) == attempt and (info.get("host"), info.get("pid")) != own for info in infos)
+
+
+def _named(kept: Kept | None, path: str, step: str) -> dict[str, Any]:
+    return {path: str(kept.path) if kept is not None else None, step: kept.step if kept is not None else None}

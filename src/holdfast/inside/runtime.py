@@ -6,7 +6,7 @@
     DataLoader          -> loader
     model.eval/train    -> evaluation
 
-Which optimizer belongs to which training is found once, at its first step: optimizer_registry.py.
+Which optimizer belongs to which training is found once, at its first step: training_setup.py.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from holdfast.inside.control.restarted import ELASTIC, restarted
 from holdfast.inside.manual_updates import LOOK_AFTER_STEPS, PACKAGES
 from holdfast.inside.observers.evaluations import EvaluationPhase, write_logged
 from holdfast.inside.observers.heartbeat import HEARTBEAT
-from holdfast.inside.optimizer_registry import assign, settle
 from holdfast.inside.process import Process
 from holdfast.inside.scope import Scope
 from holdfast.inside.taps.imports import when_imported
 from holdfast.inside.training import Training
+from holdfast.inside.training_setup import assign, settle
 from holdfast.signals.pulse import ENDING
 from holdfast.state import fast_forward
 
@@ -256,6 +256,9 @@ class Runtime(Process):
         if self.thread.evaluation is None:
             self.thread.evaluation = EvaluationPhase(since, self.trouble)
             HEARTBEAT.evaluation_begins()
+            for training in self.trainings:
+                if training.losses is self.thread.losses:
+                    training.evaluation_begins()
         return self.thread.evaluation
 
     def end_evaluation(self) -> None:
@@ -351,7 +354,7 @@ class Runtime(Process):
             self.interrupt.install(scope)
         restart = restarted()
         if ELASTIC in os.environ and scope.follows_children:
-            from holdfast.inside.control.elastic import restarted_in
+            from holdfast.inside.run_checkpoints import restarted_in
 
             restart = restarted_in(scope.run)
         if restart is not None and isinstance(optimizer, Optimizer) and self.thread.manual is None:

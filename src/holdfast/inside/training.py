@@ -17,19 +17,18 @@ import torch
 from torch import nn
 
 from holdfast.inside.budget import Budget
+from holdfast.inside.discovery import Models
 from holdfast.inside.gradients.device_reader import DeviceReader, own_values
 from holdfast.inside.gradients.step_metrics import StepMetrics
 from holdfast.inside.members import Member, Members
-from holdfast.inside.models import Models
 from holdfast.inside.observers import step_columns as at
 from holdfast.inside.observers.inputs import Inputs
 from holdfast.inside.observers.loader import Loader
 from holdfast.inside.observers.losses import Losses
 from holdfast.inside.observers.memory import ProcessMemory, gpu_memory
 from holdfast.inside.observers.modules import ModuleSampler, ModuleTime
-from holdfast.inside.observers.parameters import WeightSample, plain_weights, weight_norms
+from holdfast.inside.observers.parameters import WeightSample, ZeroGradCheck, plain_weights, report_not_zeroed, weight_norms
 from holdfast.inside.observers.step_table import StepTable
-from holdfast.inside.observers.zero_grad import ZeroGradCheck, report_not_zeroed
 from holdfast.inside.shield import Shield
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING, MISSING_INT
@@ -83,12 +82,14 @@ class Training(Members):
         self._sampled_cost, self._sampling_cost = 0.0, 0.0
         self._ended_at: float | None = None
         self._memory_at = 0.0
+        self._newest_row: list[float | int] | None = None  # of the last step, perhaps not written yet
         self._workers_rss: int | None = None
         self._written_at = 0.0
         self._writing = threading.Lock()
         metric = Shield(recorder.step_back)  # its own: what is sampled may fail, and what is done at every step goes on
         self._read_each, self._take_sample = metric(self._read_each_one), metric(self._sample_weights)
         self._compare, self._times = metric(self._compare_weights), metric(self._module_times)
+        self._read_weights = metric(self._read_norm_of_weights)
         self._start_times = metric(self.sampler.start)
         recorder.every_second(self._each_second)
 
@@ -143,19 +144,22 @@ class Training(Members):
             metrics = None  # left behind by a step that raised
         something_due = self.step >= self.budget.next_step
         each = metrics is None and something_due and self.budget.due("parameters", self.step)
+        norm_due = something_due and not each and self.budget.due("weight-norm", self.step)
         self._reads_after = (
             member.kernel is not None
             and self.guard is None
             and metrics is None
             and scaler is None
             and self.settings is None
-            and not each
+            and not (each or norm_due)
             and self._zero_grad_check.is_decided
             and type(optimizer) in _KEEP_GRADIENTS
             and not optimizer._optimizer_step_post_hooks  # one of them may clear the gradients
         )
         if not self._reads_after:
             self._measure(optimizer, member, metrics, scaler, each=each)
+        if norm_due:
+            self._read_weights(parameters_of(optimizer))
         if something_due and self.budget.due("weights", self.step):
             self._take_sample(parameters_of(optimizer))
 
@@ -235,7 +239,7 @@ class Training(Members):
             self.recorder.run_later(partial(report_not_zeroed, self.recorder, self.step))
         times = self._times() if self.sampler.running else None
         now = time.perf_counter()
-        row = self._row(now, skipped)
+        row = self._newest_row = self._row(now, skipped)
         if self._holding:
             self._hold(member, row, now)
         if self.reader is None:
@@ -244,7 +248,7 @@ class Training(Members):
                 self.write()
         else:
             if self.guard is not None:
-                self.guard.failure_context.step_sent(self.step - 1)
+                self.guard.report.step_sent(self.step - 1)
             metrics.finish(partial(self._arrived, self._beginning, row, times))
             if now - self._written_at > _WRITE_EVERY or times or self.reader.is_urgent():
                 self._collect()
@@ -287,6 +291,8 @@ class Training(Members):
             self._written_at = time.perf_counter()
             for row, metrics, times in finished:
                 self.step_table.step(row, metrics, times)
+                if metrics.weights is not None:
+                    self.budget.note_weights(self.step, row[at.WEIGHT_NORM])
         finally:
             self._writing.release()
 
@@ -321,6 +327,11 @@ class Training(Members):
         self.step_table.close()
         self.recorder.close()
 
+    def evaluation_begins(self) -> None:
+        """What memory the steps until now have taken is in the row of the last one; the rest is the evaluation's."""
+        if self._newest_row is not None:
+            self._newest_row[at.HOST_RSS] = self.memory.read()
+
     def forget_clipping(self) -> None:
         """Code that is evaluated between two steps must leave nothing for the step to come."""
         self._read_early, self._clip_norm = None, None
@@ -353,12 +364,23 @@ class Training(Members):
     def _read_each_one(self, parameters: list[torch.Tensor], member: Member) -> StepMetrics:
         begun = time.perf_counter()
         metrics = member.read(parameters, self, each=True)
-        if weights := plain_weights([parameter for parameter in parameters if parameter.grad is not None]):
-            metrics.add("weights", weight_norms(weights))
+        with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
+        if with_gradient:
+            rest = [parameter for parameter in parameters if parameter.grad is None]  # frozen for now: they count in the whole
+            metrics.add("weights", weight_norms(plain_weights(with_gradient + rest)))
+            metrics.has_each_weight = True
         others = [held for other in self.members.values() if other is not member and (held := other.optimizer()) is not None]
-        metrics.untrained = self.models.newly_untrained(parameters, [p for held in others for p in parameters_of(held)])
+        of_others = [parameter for held in others for parameter in parameters_of(held)]
+        metrics.untrained = self.models.newly_untrained(parameters, of_others, self.losses.calls)
         self.charge("parameters", begun)
         return metrics
+
+    def _read_norm_of_weights(self, parameters: list[torch.Tensor]) -> None:
+        """Only the norm: it costs so little that it shows within a few steps when weights were overwritten."""
+        begun = time.perf_counter()
+        if self._metrics is not None:
+            self._metrics.add("weights", weight_norms(plain_weights(parameters)))
+        self.charge("weight-norm", begun)
 
     def _sample_weights(self, parameters: list[torch.Tensor]) -> None:
         begun = time.perf_counter()

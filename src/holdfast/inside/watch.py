@@ -207,7 +207,8 @@ class Run:
         if self._checkpoints is None:
             from holdfast.inside.run_checkpoints import RunCheckpoints
 
-            self._checkpoints = RunCheckpoints(self._scope, armed().runtime, self._data_positions(), self._watched)
+            self._data_positions()
+            self._checkpoints = RunCheckpoints(self._scope, armed().runtime, self._watched)
             self._scope.trainer.save_run = partial(self._checkpoints.save, None, None, wait=True)
         return self._checkpoints
 

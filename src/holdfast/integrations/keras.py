@@ -13,7 +13,7 @@ import torch
 import holdfast
 from holdfast.checkpoints.clean import newest
 from holdfast.errors import UsageError
-from holdfast.inside.keras_optimizer import KerasOptimizer
+from holdfast.integrations.keras_optimizer import KerasOptimizer
 from holdfast.integrations.trainer_run import TrainerRun
 from holdfast.state.generators import read_process_generators, set_process_generators
 

@@ -7,7 +7,7 @@ import numpy as np
 from holdfast.probe.follow import Follower
 from holdfast.probe.rows import Column
 from holdfast.signals.curves import Curve, Curves, Floats, Steps
-from holdfast.signals.metric_direction import better
+from holdfast.signals.metric_direction import better, metric_name
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.view import measured
 
@@ -58,9 +58,8 @@ def _of_evaluations(recording: Recording) -> list[Curve]:
         role = "loss" if "loss" in name.lower() else "metric"
         if split == "train" and role == "loss":
             continue  # that of the steps says it better
-        shown = name if split in name else f"{split} {name}"
         epochs = rows["epoch"][mine].astype(np.float64) if measured(rows["epoch"][mine]).all() else None
-        curves.append(Curve(shown, steps, values, role=role, split=split, better=way, epochs=epochs))
+        curves.append(Curve(metric_name(split, name), steps, values, role=role, split=split, better=way, epochs=epochs))
     return curves
 
 

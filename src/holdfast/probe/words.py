@@ -79,6 +79,7 @@ ACTIONS = {
         "roll back",
         {
             "to": " to step {}",
+            "before": "",
             "lr_factor": ", learning rate x {}",
             "regain_steps": " for {} steps",
             "lr_limit": ", learning rate kept under {}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
 import socket
 from collections.abc import Iterator, Sequence
@@ -37,12 +39,14 @@ class _Reported:
 class Course:
     """One training of a run over all its ranks. The lowest rank represents all: their updates are the same."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, earlier: Course | None = None) -> None:
+        """`earlier` is the newest training before it: where a restarted script resumes it, its rows are the past of this one."""
         self.recordings, self.taken = [recording], {recording}
         self._steps = Follower(recording.path, "steps", COLUMNS)
         self._evaluations = Follower(recording.path, "evaluations", ("step", "split", "name", "value"))
         self._window, self._reported, self._ignored_until = Window(), dict[str, _Reported](), -1
         self._rest: dict[str, Column] = {}
+        self._earlier, self._resumed_at = earlier, -1
 
     def add(self, recording: Recording) -> None:
         """Another rank of the same training."""
@@ -55,6 +59,7 @@ class Course:
         `before` are the evaluations of the run that this one resumes: where it counts on from their steps, they are its past.
         """
         while len((rows := self._pending())["step"]):
+            self._resume(int(rows["step"][0]))
             room = EVERY - self._window.seen % EVERY
             self._rest = {name: values[room:] for name, values in rows.items()}
             self._window.append({name: values[:room] for name, values in rows.items()})
@@ -64,6 +69,17 @@ class Course:
             for row in before:
                 self._window.evaluate(row)
         yield from self._read_evaluations()
+
+    def _resume(self, step: int) -> None:
+        """Take over what an earlier process did before the step that this one resumes from."""
+        earlier, self._earlier = self._earlier, None
+        while earlier is not None and earlier.first_step < 0:  # it failed before its first step
+            earlier = earlier._earlier
+        if earlier is None or not 0 <= earlier.first_step < step <= earlier.step + 1:
+            return
+        if earlier.recordings[0].info().get("pid") != self.recordings[0].info().get("pid"):
+            self._window, self._resumed_at = copy.deepcopy(earlier._window), step
+            self._window.forget(step, earlier.step)
 
     def recent(self, steps: int = 256) -> tuple[Finding, ...]:
         """Findings of weight that were reported within the last steps, whether they still hold or not."""
@@ -81,6 +97,11 @@ class Course:
     def step(self) -> int:
         """The newest step that was judged."""
         return self._window.view().step
+
+    @property
+    def rolled_back_at(self) -> int:
+        """The last step before the newest roll-back; -1 where there was none."""
+        return self._ignored_until
 
     @property
     def first_step(self) -> int:
@@ -158,11 +179,13 @@ class Course:
 
     def _read_evaluations(self) -> Iterator[Seen]:
         rows = self._evaluations.new_rows()
-        for step, split, name, value in zip(rows["step"], rows["split"], rows["name"], rows["value"], strict=True):
-            if step <= self._ignored_until:
+        values = zip(rows["step"], rows["split"], rows["name"], rows["value"], strict=True)
+        for step, together in itertools.groupby(values, key=lambda row: int(row[0])):  # one metric is judged by the others
+            if step <= max(self._ignored_until, self._resumed_at):  # while it was fast-forwarded, it was one state all the time
                 continue
-            self._window.evaluate(Evaluation(int(step), str(split), str(name), float(value)))
-            view = self._window.view().until(int(step))
+            for _, split, name, value in together:
+                self._window.evaluate(Evaluation(step, str(split), str(name), float(value)))
+            view = self._window.view().until(step)
             holds = [finding for detector in OF_EVALUATIONS if (finding := detector(view))]
             codes = {finding.code for finding in holds}
             new = [finding for finding in holds if finding.code not in self._reported]

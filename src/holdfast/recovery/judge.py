@@ -10,7 +10,6 @@ from typing import Any
 
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.diagnosis import Diagnosis, diagnose
-from holdfast.inside.control.action_queue import post
 from holdfast.inside.policy import Policy as Allowed
 from holdfast.probe.journal import JournalReader
 from holdfast.recovery.changes import STEPS, Proposal, propose
@@ -21,6 +20,7 @@ from holdfast.recovery.patient_journal import PatientJournal
 from holdfast.recovery.policy import Policy
 from holdfast.recovery.resume_watch import ResumeWatches
 from holdfast.recovery.table_watch import TableWatches
+from holdfast.signals.action_queue import post
 from holdfast.signals.actions import Action
 from holdfast.signals.run_folder import Recording, RunFolder
 
@@ -28,6 +28,7 @@ _AHEAD_STEPS = 4  # an action is queued this many steps before several ranks act
 _AHEAD_SECONDS, _AHEAD_SECONDS_HERE = 3.0, 1.0  # another machine may see a file late; a local rank reads it at its next step
 _ANSWER_SECONDS, _ANSWER_STEPS = 60.0, 50  # no answer after both: it was not heard
 _WAITED_FOR = ("roll-back", "save-checkpoint", "stop")  # the rest is judged on meanwhile: it may not be enough
+_BAD_STATE = "checkpoint-non-finite"
 _ASK_AT_MOST = 6  # times about one diagnosis
 
 
@@ -64,7 +65,7 @@ class Judge:
         self._resumes: ResumeWatches | None = ResumeWatches(run)
         self._tables: TableWatches | None = TableWatches()
         self._queued: _QueuedAction | None = None
-        self._changes_seen, self._number = 0, 0
+        self._changes_seen, self._states_seen, self._number = 0, 0, 0
         self._untried: set[int] = set()  # queued actions whose training was over
         self._part_of: dict[int, int] = {}  # which training of the run an action is for, by its number
         self._act = True
@@ -87,6 +88,7 @@ class Judge:
                 return
             self._queued = None
         self._find_courses()
+        self._look_at_states()
         self._look_at_changes()
         for course in list(self._courses.values()) if self._queued is None else ():
             for seen in course.read(self._resumes.evaluations_before(course.part) if self._resumes is not None else ()):
@@ -114,7 +116,10 @@ class Judge:
         if self._tables is None:
             return
         try:
+            undone = max((course.rolled_back_at for course in self._courses.values()), default=-1)
             for finding in self._tables.look(self._run, last=not self._act):
+                if "seen_at" in finding.evidence and int(finding.evidence["seen_at"]) <= undone:
+                    continue
                 self._out.write("finding", **finding.as_row())
                 if finding.severity != "info":
                     self._out.write("diagnosis", **diagnose([finding], around=self._journal.rows).as_row())
@@ -139,7 +144,8 @@ class Judge:
         for recording in recordings:
             course = self._courses.get(recording.part)
             if course is None:
-                self._courses[recording.part] = Course(recording)
+                earlier = max((part for part in self._courses if part < recording.part), default=None)
+                self._courses[recording.part] = Course(recording, self._courses.get(earlier) if earlier is not None else None)
             elif recording not in course.taken:
                 course.add(recording)
 
@@ -158,6 +164,20 @@ class Judge:
         action = self._decide(course, diagnosis)
         if action is not None:
             self._post(course, diagnosis, action)
+
+    def _look_at_states(self) -> None:
+        """A state that was to be kept holds NaN or Inf, unlike others before: normalisation may hide that from the loss."""
+        rows = [row for row in self._journal.rows if row.get("code") == _BAD_STATE and "in_a_row" in (row.get("evidence") or {})]
+        for row in rows[self._states_seen :]:
+            course = self._courses[max(self._courses)] if self._courses else None
+            if course is None or self._queued is not None:
+                return
+            self._states_seen += 1
+            step, clean = int(row.get("step") or 0), course.snapshots()
+            if clean and clean[-1] < step and step > course.rolled_back_at:
+                evidence = {"onset": step, "bad_tensors": row["evidence"].get("bad_tensors")}
+                finding = Finding("non-finite-weights", step=step, severity="critical", evidence=evidence)
+                self._judge(course, Seen((finding,), (finding,)))
 
     def _look_at_changes(self) -> None:
         """The script has changed a setting: propose the learning rate that goes with it, after enough steps to compare if there

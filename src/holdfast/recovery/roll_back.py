@@ -50,7 +50,7 @@ class RollBack:
         to = self._target(diagnosis, failed)
         factor = self._factor(diagnosis, len(failed))
         settings: dict[str, Any] = {"to": to, "lr_factor": factor, "warmup_steps": self.warmup_steps}
-        if to == "disk":
+        if to == "disk" or not failed:  # a checkpoint on disk may be newer than the snapshot
             settings["before"] = self._limit(diagnosis)
         if factor < 1.0 and not tried and self._went_well(diagnosis):
             settings["regain_steps"] = self.regain_steps
@@ -80,8 +80,12 @@ class RollBack:
         return max(0, diagnosis.step - self._onset(diagnosis)) if until == diagnosis.step else 0
 
     def _limit(self, diagnosis: Diagnosis) -> int:
-        """The last step whose state is trusted. A metric's collapse is known to have come after the last good evaluation."""
+        """The last step whose state is trusted. A metric's collapse is known to have come after the last good evaluation, and
+        the state before the step whose learning rate had jumped is as good as any.
+        """
         onset, collapse = self._onset(diagnosis), diagnosis.finding("metric-collapse")
+        if onset == diagnosis.evidence.get("lr_jumped_at"):
+            return onset
         return onset - (1 if collapse is not None and collapse.onset == onset else self.margin)
 
     def _target(self, diagnosis: Diagnosis, failed: list[Past]) -> int | str:
@@ -94,11 +98,12 @@ class RollBack:
 
     def _factor(self, diagnosis: Diagnosis, failures: int) -> float:
         """The cut. A learning rate that had jumped was the trouble itself: it comes back with the snapshot, is kept from
-        jumping again, and is left as it was; so it is where the weights were overwritten, which no rate does. Only if that
-        was not enough is it cut here, too.
+        jumping again, and is left as it was; so it is where the weights were overwritten, or the state is not finite though
+        the loss is, which no rate does. Only if that was not enough is it cut here, too.
         """
         exploded = diagnosis.evidence.get("exploded")
         not_the_rate = "lr_jumped_at" in diagnosis.evidence or diagnosis.causes[:1] == ("weights-overwritten",)
+        not_the_rate = not_the_rate or "bad_tensors" in diagnosis.evidence
         factor = 1.0 if not_the_rate else self.after_explosion if exploded else self.lr_factor
         return float(f"{factor * self.again**failures:.4g}")
 

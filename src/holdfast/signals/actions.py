@@ -10,8 +10,8 @@ QUEUE = "action_queue.jsonl"  # in the run folder
 KINDS = {
     "skip-batch": "skip the update of one step",
     "clip": "keep the gradient norm under `max_norm` from now on",
-    "roll-back": "restore the snapshot of step `to`, and continue with the learning rate times `lr_factor`, up to `lr_limit`;"
-    " after `regain_steps`, if set, it ramps back up within as many",
+    "roll-back": "restore the snapshot of step `to`, or a newer checkpoint up to step `before`, and continue with the learning"
+    " rate times `lr_factor`, up to `lr_limit`; after `regain_steps`, if set, it ramps back up within as many",
     "lower-lr": "multiply the learning rate by `factor`",
     "shrink-micro-batch": "split every batch into `parts`, with the same gradient",
     "save-checkpoint": "save a checkpoint now",

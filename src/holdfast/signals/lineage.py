@@ -80,8 +80,8 @@ def script_place(command: Sequence[str]) -> int | None:
     return None
 
 
-def find_save(run: Path, path: str, *, until: float) -> Save | None:
-    """The newest save before `until` that made this file: in the journal of this run or of one beside it, or by its manifest."""
+def find_save(run: Path, path: str) -> Save | None:
+    """The newest save that made this file: in the journal of this run or of one beside it, or by its manifest."""
     ours = _from_manifest(Path(path))
     if ours is not None:
         return ours
@@ -91,7 +91,7 @@ def find_save(run: Path, path: str, *, until: float) -> Save | None:
         for row in _saves(folder):
             fits = _fits(row, mark, path, real)
             at = row.get("when", row.get("time"))
-            if not fits or not isinstance(at, (int, float)) or at > until or (best is not None and best[:2] >= (fits, at)):
+            if not fits or not isinstance(at, (int, float)) or (best is not None and best[:2] >= (fits, at)):
                 continue
             step = row.get("step")
             save = Save(folder, str(row.get("recording") or "rank-0"), step if isinstance(step, int) else None, at)

@@ -1,4 +1,4 @@
-"""Whether a metric is better high or low, by its name."""
+"""A metric by its name: whether it is better high or low, and how it is shown."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ def better(name: str) -> str | None:
     if any(word in _LOW for word in tokens):  # `accuracy_loss` is a loss
         return "lower"
     return "higher" if any(word in _HIGH for word in tokens) else None
+
+
+def metric_name(split: str, name: str) -> str:
+    """`val accuracy`; `val_acc` says its split already."""
+    return name if name.lower().startswith(split.lower()) else f"{split} {name}"

@@ -41,7 +41,7 @@ def answer_signal(folder: Path) -> Path | None:
     except (OSError, RuntimeError, ValueError):
         return None
     _open[os.getpid()] = path
-    atexit.register(_remove_if_empty, path, os.getpid())
+    atexit.register(remove_if_empty, path, os.getpid())
     return path
 
 
@@ -53,7 +53,8 @@ def withdraw_if_taken() -> None:
             path.unlink(missing_ok=True)
 
 
-def _remove_if_empty(path: Path, pid: int) -> None:
+def remove_if_empty(path: Path, pid: int) -> None:
+    """Inside, at exit: remove a file into which this process has written nothing, and its folder."""
     with contextlib.suppress(OSError):
         if pid == os.getpid() and path.stat().st_size == 0:
             path.unlink()

@@ -1,4 +1,4 @@
-"""A training's state as the files of a checkpoint, and back.
+"""A training's state as the files of a checkpoint, written and read back.
 
 Weights are named as in the model's own `state_dict`, optimizers and scalers are as their own `state_dict` would be, so that a
 checkpoint can be used without Holdfast: `optimizer.load_state_dict(torch.load("training.pt")["optimizers"][0])`.
@@ -6,21 +6,26 @@ checkpoint can be used without Holdfast: `optimizer.load_state_dict(torch.load("
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from holdfast.checkpoints import spare
 from holdfast.checkpoints.manifest import read_manifest
+from holdfast.checkpoints.read import read_checkpoint, verify_checkpoint
 from holdfast.checkpoints.safetensors import Tensors, can_hold
-from holdfast.errors import CannotRestore
+from holdfast.checkpoints.write import named_tensors, write_checkpoint
+from holdfast.errors import CannotRestore, StorageError
+from holdfast.state.host_copy import HostCopy
 from holdfast.state.ranks import current_rank, world_size
 from holdfast.state.values import Ref, Tree, flatten, flatten_all, refs_in, unflatten
 
 _ORDER = ("step", "epoch", "optimizers", "schedulers", "scalers", "loader")  # what people look for first in training.pt
 _IN_WEIGHTS = ("parameters", "buffers", "extra_state")
+Moved = Callable[[], None]
 IN_SHARDS = ("models", "averages", "optimizers", "gradients")  # what a sharded checkpoint keeps in `shards/`
 
 
@@ -47,12 +52,20 @@ def to_parts(tree: Tree, hosts: Sequence[torch.Tensor]) -> dict[str, Any]:
     training["own_parameters"] = [
         {number: ref for number, ref in saved["parameters"].items() if ref not in in_weights} for saved in tree["optimizers"]
     ]
+    if len(tree["optimizers"]) > 1:
+        training["named_parameters"] = _named_parameters(tree)
     training["scalers"] = [
         unflatten(saved["numbers"], lambda ref: hosts[ref.number].item()) if "numbers" in saved else saved["state"]
         for saved in tree["scalers"]
     ]
     ordered = {name: training[name] for name in (*(first for first in _ORDER if first in training), *training)}
     return {**parts, "training": unflatten(ordered, lambda ref: hosts[ref.number], arrays=False)}
+
+
+def _named_parameters(tree: Tree) -> list[dict[int, tuple[int, str]]]:
+    """The model and name of each optimizer's parameters: which of several optimizers is which cannot be told from their order."""
+    names = {ref: (number, name) for number, model in enumerate(tree["models"]) for name, ref in model["parameters"].items()}
+    return [{number: names[ref] for number, ref in saved["parameters"].items() if ref in names} for saved in tree["optimizers"]]
 
 
 def to_sharded_part(tree: Tree, hosts: Sequence[torch.Tensor], prefix: str = "") -> tuple[dict[str, Any], dict[str, Ref]]:
@@ -73,12 +86,15 @@ def to_sharded_part(tree: Tree, hosts: Sequence[torch.Tensor], prefix: str = "")
 def from_parts(parts: Mapping[str, Any]) -> tuple[Tree, list[Any]]:
     """The tree and tensors of a state; of a sharded one, a name in place of each tensor in `shards/`."""
     training = parts["training"]
-    apart = ("_apart", "own_parameters", "sharded", "names", "randomness")  # generator states are set, not copied
+    apart = ("_apart", "own_parameters", "named_parameters", "sharded", "names", "randomness")  # generators are set, not copied
     content = {name: value for name, value in training.items() if not name.endswith(apart)}
     content["models"] = _joined("weights", parts, training["models_apart"])
     content["averages"] = _joined("averages", parts, training["averages_apart"])
     own = zip(training["optimizers"], training["own_parameters"], strict=True)
-    content["optimizers"] = [{**state, "parameters": parameters} for state, parameters in own]
+    content["optimizers"] = [{**state, "parameters": dict(parameters)} for state, parameters in own]
+    for optimizer, named in zip(content["optimizers"], training.get("named_parameters", ()), strict=False):
+        weights = {number: content["models"][model]["parameters"].get(name) for number, (model, name) in named.items()}
+        optimizer["parameters"] |= {number: tensor for number, tensor in weights.items() if tensor is not None}
     content["scalers"] = [{"state": state} for state in training["scalers"]]
     tree, hosts = flatten_all(content, lambda tensor: (tensor.data_ptr() or id(tensor), tensor.shape, tensor.dtype))
     first = len(hosts)
@@ -134,3 +150,39 @@ def _joined(what: str, parts: Mapping[str, Any], apart: Sequence[Tree]) -> list[
         rest if "state" in rest else {"parameters": parts.get(numbered(what, number), {}), **rest}
         for number, rest in enumerate(apart)
     ]
+
+
+# Writing
+
+
+class NonFinite(StorageError):
+    """The state holds NaN or Inf and is not saved."""
+
+    def __init__(self, step: int, tensors: list[dict[str, Any]]) -> None:
+        first = tensors[0]["name"] + (f" on rank {tensors[0]['rank']}" if "rank" in tensors[0] else "")
+        super().__init__(
+            f"The state of step {step} was not saved: {len(tensors)} tensors hold NaN or Inf, first {first}.",
+            fix="restore the newest clean checkpoint: store.restore(model=..., optimizer=...)",
+        )
+        self.tensors = tensors
+
+
+def write_whole(folder: Path, step: int, copy: HostCopy, *, moved: Moved = lambda: None, **facts: Any) -> Path:
+    """Write a state; returns the path. Raises NonFinite, StorageError, and DiskFull."""
+    parts = to_parts(copy.tree, copy.hosts)
+    if bad := copy.non_finite():
+        names = {id(tensor): name for content in parts.values() for name, tensor in named_tensors(content)}
+        raise NonFinite(step, [{"name": names.get(id(copy.hosts[n]), "?"), "non_finite": bad[n]} for n in bad])
+    path = write_checkpoint(folder, step, parts, size=copy.size, moved=moved, **facts)
+    read_back(path, moved)
+    return path
+
+
+def read_back(path: Path, moved: Moved) -> None:
+    """Verify a checkpoint that was just written; remove it if it cannot be loaded."""
+    try:
+        verify_checkpoint(path, from_disk=True, moved=moved)
+        read_checkpoint(path, verify=False)  # it must load, too
+    except StorageError:
+        spare.remove(path)
+        raise

@@ -54,14 +54,10 @@ def is_deterministic(loader: Any) -> bool:
 
 def _is_deterministic(dataset: Any) -> bool:
     kind = type(dataset)
-    if kind is Subset:
-        return _is_deterministic(dataset.dataset)
-    if kind is ConcatDataset:
-        return all(map(_is_deterministic, dataset.datasets))
-    if kind is StackDataset:
-        parts = dataset.datasets
-        return all(map(_is_deterministic, parts.values() if isinstance(parts, dict) else parts))
-    return kind in _DETERMINISTIC
+    parts = [dataset.dataset] if kind is Subset else dataset.datasets if kind in (ConcatDataset, StackDataset) else None
+    if parts is None:
+        return kind in _DETERMINISTIC
+    return all(map(_is_deterministic, parts.values() if isinstance(parts, dict) else parts))
 
 
 def keeps_workers(loader: Any) -> bool:

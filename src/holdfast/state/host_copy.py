@@ -64,6 +64,7 @@ class Block:
         self.memory.fill(0)  # touch the pages now, not while the training waits
         self.size, self.pinned = size, pinned and pin(self.memory)
         self.process = os.getpid()  # a forked one does not have the memory
+        self.users = 0  # threads that read it: it must not be reused
         self._address = self.memory.ctypes.data  # reading it later needs an import, and the interpreter may be exiting
         self._shapes: list[tuple[torch.dtype, torch.Size, tuple[int, ...]]] = []
         self._views: list[torch.Tensor] = []
@@ -140,8 +141,8 @@ class Snapshot:
     copy: HostCopy
     block: Block
     verified: bool | None = None
+    bad: int = 0  # tensors that are not finite
     path: Path | None = None  # of its checkpoint, if written
-    users: int = 0  # threads that read it: its memory must not be reused
     checking: threading.Lock = field(default_factory=threading.Lock)
 
     def verify(self) -> bool:
@@ -149,7 +150,8 @@ class Snapshot:
         with self.checking:
             if self.verified is None:
                 self.copy.wait()
-                self.verified = not self.copy.non_finite()
+                self.bad = len(self.copy.non_finite())
+                self.verified = not self.bad
             return self.verified
 
 
@@ -183,8 +185,9 @@ def copy_in(hosts: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> N
 
     Into `.data`, whose version counter is its own: a graph that awaits its backward pass must not see a change.
     """
-    for _, indices in _by_device(targets):
-        torch._foreach_copy_([targets[i].data for i in indices], [hosts[i] for i in indices], non_blocking=True)
+    for device, indices in _by_device(targets):
+        pairs = [targets[i].data for i in indices], [hosts[i] for i in indices]
+        torch._foreach_copy_(*pairs, non_blocking=device.type == "cuda")  # elsewhere nothing waits before a block is used again
 
 
 def _by_device(tensors: Sequence[torch.Tensor]) -> Iterator[tuple[torch.device, list[int]]]:

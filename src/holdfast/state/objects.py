@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from holdfast.errors import CannotRestore
+from holdfast.errors import CannotRestore, OptimizersMissing
 from holdfast.state.host_copy import copy_in
 from holdfast.state.parameters import (
     Optimizer,
@@ -171,7 +171,8 @@ class RestorePlan:
     def add(self, what: str, saved: list[Any], live: list[Any], restore: Callable[[Any, Any], None]) -> None:
         """Pair saved states with live objects."""
         if len(saved) != len(live):
-            raise _changed(f"there were {len(saved)} {what} and there are {len(live)}")
+            error = OptimizersMissing if what == "optimizers" and len(saved) > len(live) else CannotRestore
+            raise _changed(f"there were {len(saved)} {what} and there are {len(live)}", error)
         for state, obj in zip(saved, live, strict=True):
             restore(state, obj)
 
@@ -282,5 +283,5 @@ class RestorePlan:
         return unflatten(tree, lambda ref: self._hosts[ref.number].to(device or "cpu", copy=True), like)
 
 
-def _changed(what: str) -> CannotRestore:
-    return CannotRestore(f"The training has changed since this state was saved: {what}.", fix="resume from a newer snapshot")
+def _changed(what: str, error: type[CannotRestore] = CannotRestore) -> CannotRestore:
+    return error(f"The training has changed since this state was saved: {what}.", fix="resume from a newer snapshot")

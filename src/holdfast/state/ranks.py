@@ -8,7 +8,6 @@ meet the training's own collectives nor end with its process groups, so a save i
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import pickle
 import time
@@ -91,20 +90,20 @@ class RankNotes:
             try:
                 choice = choose()
             finally:
-                self._store.set(chosen, _to_bytes(choice))
+                self._store.set(chosen, pickle.dumps(choice))
             return choice
         if not (self._appears([choosing], _RANK_0_TIMEOUT) and self._appears([chosen], _CHOICE_TIMEOUT)):
             raise CannotRestore(
                 "Rank 0 did not choose a checkpoint to restore.", fix="call restore on every rank, in the same order"
             )
-        return _from_bytes(self._store.get(chosen))
+        return pickle.loads(self._store.get(chosen))
 
     # The ranks' own state: rank 0 writes it into the checkpoint
 
     def leave(self, step: int, state: Any) -> None:
         """Other ranks: leave the state for the checkpoint of a step."""
         if self.connect() and self.count <= _MAX_RANKS:
-            self._store.set(f"{self._prefix}/state/{step}/{self.rank}", _to_bytes(state))
+            self._store.set(f"{self._prefix}/state/{step}/{self.rank}", pickle.dumps(state))
 
     def collect(self, step: int) -> dict[int, Any]:
         """Rank 0: the states of the others; waits briefly unless the last wait was in vain."""
@@ -113,7 +112,7 @@ class RankNotes:
             return {}
         keys = [f"{self._prefix}/state/{step}/{rank}" for rank in ranks]
         self._others_write = self._appears(keys, _NOTES_TIMEOUT if self._others_write else 0.0)
-        return {rank: _from_bytes(self._take(key)) for rank, key in zip(ranks, keys, strict=True)} if self._others_write else {}
+        return {rank: pickle.loads(self._take(key)) for rank, key in zip(ranks, keys, strict=True)} if self._others_write else {}
 
     # A save by all ranks
 
@@ -179,13 +178,3 @@ class RankNotes:
         note = self._store.get(key)
         self._store.delete_key(key)
         return note
-
-
-def _to_bytes(value: Any) -> bytes:
-    file = io.BytesIO()
-    torch.save(value, file)
-    return file.getvalue()
-
-
-def _from_bytes(data: bytes) -> Any:
-    return torch.load(io.BytesIO(data), weights_only=True)

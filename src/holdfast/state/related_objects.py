@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,6 @@ from holdfast.state.values import attributes_of
 Optimizer = torch.optim.Optimizer
 _SCHEDULER_NAME = re.compile(r"(Scheduler|LR|Warmup\w*|Annealing\w*)$")
 _AVERAGE_NAME = re.compile(r"EMA|Ema(?![a-z])|Averaged|MovingAverage")
-_SCHEDULER, _OTHER_SCHEDULER, _SCALER, _AVERAGE = 1, 2, 3, 4
 
 
 @dataclass(slots=True)
@@ -40,38 +39,23 @@ class RelatedObjects:
 def find_related_objects(models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> RelatedObjects:
     """Search the garbage collector for objects of these optimizers and models."""
     models, optimizers = list(models), list(optimizers)
-    related, kinds = RelatedObjects(), dict[type, int]()
-    ours = {id(optimizer) for optimizer in optimizers}
-    schedulers: list[Any] = []
-    averages: list[Any] = []
+    related, ours = RelatedObjects(), {id(optimizer): number for number, optimizer in enumerate(optimizers)}
+    kinds: dict[type, str] = {}
+    found: dict[str, list[Any]] = {"scheduler": [], "scaler": [], "average": []}
     for obj in gc.get_objects():
         cls = type(obj)
         kind = kinds.get(cls)
         if kind is None:
             kind = kinds[cls] = _kind_of(cls)
-        if kind in (_SCHEDULER, _OTHER_SCHEDULER):
-            schedulers.append(obj)
-        elif kind == _SCALER:
-            if _scales(obj, ours):
-                related.scalers.append(obj)
-        elif kind == _AVERAGE:
-            averages.append(obj)
-    _add_schedulers(schedulers, ours, related)
-    _add_averages(averages, models, optimizers, related)
-    _sort(related, optimizers)
+        if kind:
+            found[kind].append(obj)
+    related.scalers = [scaler for scaler in found["scaler"] if _scales(scaler, ours)]
+    _add_schedulers(found["scheduler"], ours, related)
+    _add_averages(found["average"], models, optimizers, related)
+    for objects in (related.schedulers, related.scalers, related.averages, related.counters):
+        objects.sort(key=lambda obj: type(obj).__qualname__)  # the same order in every process, unlike the collector's
+    related.schedulers.sort(key=lambda scheduler: ours.get(id(innermost(attributes_of(scheduler).get("optimizer"))), -1))
     return related
-
-
-def _sort(related: RelatedObjects, optimizers: list[Optimizer]) -> None:
-    """Sort into an order that is the same in every process, unlike the collector's."""
-    indices = {id(optimizer): index for index, optimizer in enumerate(optimizers)}
-
-    def of_optimizer(scheduler: Any) -> int:
-        return indices.get(id(innermost(attributes_of(scheduler).get("optimizer"))), -1)
-
-    related.schedulers.sort(key=lambda scheduler: (of_optimizer(scheduler), type(scheduler).__qualname__))
-    for objects in (related.scalers, related.averages, related.counters):
-        objects.sort(key=lambda obj: type(obj).__qualname__)
 
 
 def innermost(optimizer: Any) -> Any:
@@ -85,28 +69,27 @@ def innermost(optimizer: Any) -> Any:
     return optimizer
 
 
-def _kind_of(kind: type) -> int:
+def _kind_of(kind: type) -> str:
     bases = kind.__mro__
     if LRScheduler in bases:
-        return _SCHEDULER
+        return "scheduler"
     if torch.amp.GradScaler in bases:
-        return _SCALER
+        return "scaler"
     if AveragedModel in bases or (_AVERAGE_NAME.search(kind.__name__) and kind.__module__ != "builtins"):
-        return _AVERAGE
+        return "average"
     steps = any("step" in vars(base) for base in bases)
-    if steps and nn.Module not in bases and Optimizer not in bases and _SCHEDULER_NAME.search(kind.__name__):
-        return _OTHER_SCHEDULER
-    return 0
+    is_other = nn.Module in bases or Optimizer in bases or not _SCHEDULER_NAME.search(kind.__name__)
+    return "scheduler" if steps and not is_other else ""
 
 
-def _scales(scaler: Any, ours: set[int]) -> bool:
+def _scales(scaler: Any, ours: Container[int]) -> bool:
     """Whether a scaler is enabled, and not only for other optimizers."""
     attributes = attributes_of(scaler)
     optimizers = set(attributes.get("_per_optimizer_states", {}))
-    return bool(attributes.get("_enabled")) and (not optimizers or bool(optimizers & ours))
+    return bool(attributes.get("_enabled")) and (not optimizers or any(optimizer in ours for optimizer in optimizers))
 
 
-def _add_schedulers(candidates: list[Any], ours: set[int], related: RelatedObjects) -> None:
+def _add_schedulers(candidates: list[Any], ours: Container[int], related: RelatedObjects) -> None:
     """Add the schedulers of our optimizers; an inner scheduler is restored by its outer one."""
     inner = {id(child) for outer in candidates for child in _children(outer)}
     for scheduler in candidates:
@@ -128,7 +111,7 @@ def _children(outer: Any) -> list[Any]:
     return [child for value in held for child in (value if isinstance(value, (list, tuple)) else [value]) if child is not None]
 
 
-def _works_on(scheduler: Any, ours: set[int]) -> bool:
+def _works_on(scheduler: Any, ours: Container[int]) -> bool:
     optimizer = attributes_of(scheduler).get("optimizer")
     if optimizer is not None:
         return id(innermost(optimizer)) in ours

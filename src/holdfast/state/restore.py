@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -155,6 +154,7 @@ def restore(
     try:
         saved = SavedState.of(path, read_checkpoint(path, verify=False))
         unused = select(saved)
+        saved.tree = state.in_live_order(saved.tree)
         if (path / SHARDS).exists() or state.is_sharded():
             place_shards(path, saved, state.read())
         if not in_place:
@@ -259,15 +259,7 @@ def _of_same_name(run: RunFolder) -> Iterator[Path]:
         return
     earlier: list[tuple[float, Path]] = []
     for folder in run.path.parent.iterdir():
-        info = _info(folder)
+        info = RunFolder(folder).info()
         if not folder.is_symlink() and folder != run.path and info.get("asked") == name:
             earlier.append((float(info.get("started") or 0.0), folder))
     yield from (folder / _CHECKPOINTS for _, folder in sorted(earlier, reverse=True))
-
-
-def _info(folder: Path) -> dict[str, Any]:
-    try:
-        info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return info if isinstance(info, dict) else {}

@@ -1,6 +1,6 @@
 """Save a training's state in the background: the training waits for a copy in host memory, a thread does the rest.
 
-One save is in progress at a time; the next one waits for it, or is dropped.
+One save is in progress at a time; the next one waits for it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from holdfast.checkpoints.retain import best_of, retain
 from holdfast.checkpoints.write import best_checkpoint, mark_best
 from holdfast.errors import StorageError
 from holdfast.state.background import BackgroundThread
+from holdfast.state.checkpoint_parts import NonFinite, write_whole
 from holdfast.state.host_copy import Block, HostCopy, LiveState, available_memory, copy_state
 from holdfast.state.ranks import RankNotes, world_size
 from holdfast.state.report import SaveReport, while_saving
+from holdfast.state.sharded import write_sharded
 from holdfast.state.training_state import TrainingState
-from holdfast.state.writing import NonFinite, write_sharded, write_whole
 
 _STUCK = 60.0  # seconds without anything written, after which a save counts as stuck
 _MAX_NAMED = 5  # non-finite tensors in a finding
@@ -67,20 +68,18 @@ class Saver:
     A sharded state is saved by every rank; an early one waits for the save before.
     """
 
-    def __init__(self, folder: Path, *, retention: Retention, report: SaveReport, notes: RankNotes, drop: bool = False) -> None:
+    def __init__(self, folder: Path, *, retention: Retention, report: SaveReport, notes: RankNotes) -> None:
         self.folder, self.retention, self.report, self.names = folder, retention, report, Names(folder)
-        self._notes, self._drop = notes, drop
+        self._notes = notes
         self._block: Block | None = None
         self._thread = BackgroundThread("holdfast-saving", on_error=lambda _, error: report.failed(error, None))
         self._job: Job | None = None
         self._moved_at = 0.0
 
-    def save(self, state: TrainingState, step: int | None, facts: Mapping[str, Any], also: Mapping[str, Any]) -> Job | None:
-        """Copy the state and write it in the background; None if the save is dropped."""
+    def save(self, state: TrainingState, step: int | None, facts: Mapping[str, Any], also: Mapping[str, Any]) -> Job:
+        """Copy the state and write it in the background."""
         sharded = state.is_sharded()
         if (before := self._in_progress()) is not None:
-            if self._drop and not sharded:  # whether one is in progress may differ between ranks
-                return None
             with while_saving():
                 self.wait_unless_stuck()
             if not before.done.is_set():

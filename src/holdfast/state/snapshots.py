@@ -28,15 +28,14 @@ from holdfast.checkpoints.retain import retain
 from holdfast.checkpoints.write import mark_best
 from holdfast.errors import CannotRestore, HoldfastError
 from holdfast.signals.run_folder import replace_text
-from holdfast.state.checkpoint_parts import from_parts
+from holdfast.state.checkpoint_parts import from_parts, write_whole
 from holdfast.state.host_copy import Block, LiveState, Snapshot, copy_state, snapshot_memory
 from holdfast.state.report import SaveReport
 from holdfast.state.training_state import TrainingState
 from holdfast.state.values import Tree
-from holdfast.state.writing import write_whole
 
 MADE_BY = "guard"  # in the manifest; other writers do not remove these checkpoints
-_FIRST_STEPS = (1, 10)  # many runs diverge within the first interval
+_FIRST_STEPS = (1, 10, 20, 50)  # many runs diverge early; one measured cost alone may be that of a busy machine
 _MOMENTUM = 0.9  # of the running mean of a step's seconds
 _MAX_AGE, _MAX_AGE_STEPS = 32, 1600  # intervals, or steps if that is more
 _ROUND_INTERVALS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
@@ -74,13 +73,14 @@ class Snapshots:
         self._costs: deque[float] = deque(maxlen=3)  # seconds of the last snapshots
         self._lock = threading.RLock()
         self._keep, self._memory_limit, self._warn = keep, memory_limit, warn
-        self._free: list[Block] = []
-        self._block_size, self._allocating, self._off = 0, False, False
+        self._blocks: list[Block] = []
+        self._allocating, self._off = False, False
+        self._was_clean = False  # whether a snapshot was finite: some models hold an infinite buffer all the time
 
     @property
     def size(self) -> int:
         """Bytes of one snapshot."""
-        return self._block_size
+        return self._blocks[0].size if self._blocks else 0
 
     # Taking
 
@@ -108,9 +108,11 @@ class Snapshots:
             block = self._block_for(step, live_state)
             if block is None:
                 return False
-            start += time.perf_counter() - allocating  # not counted: memory is allocated once
-            snapshot = Snapshot(step, copy_state(live_state, block), block, users=1)
+            block.views(live_state.sources)
+            start += time.perf_counter() - allocating  # not counted: each block is made once
+            snapshot = Snapshot(step, copy_state(live_state, block), block)
         with self._lock:
+            block.users += 1
             self._snapshots.append(snapshot)
         self.taken += 1
         self.take_seconds = time.perf_counter() - start
@@ -145,18 +147,16 @@ class Snapshots:
     def drop_after(self, step: int) -> None:
         """Drop the snapshots newer than `step`, after a rollback."""
         with self._lock:
-            for snapshot in [snapshot for snapshot in self._snapshots if snapshot.step > step]:
-                self._drop(snapshot)
+            self._snapshots = [snapshot for snapshot in self._snapshots if snapshot.step <= step]
         self._publish()
 
     def forget(self) -> None:
         """Drop all snapshots and release their memory."""
         self._off = True
         with self._lock:
-            for snapshot in list(self._snapshots):
+            for snapshot in self._snapshots:
                 snapshot.copy.wait()
-                self._drop(snapshot)
-            self._free.clear()  # a block releases its memory when it is deleted
+            self._snapshots, self._blocks = [], []  # a block releases its memory when it is deleted
         self._publish()
 
     # On disk
@@ -173,12 +173,14 @@ class Snapshots:
             if not candidates or parent is None:
                 return folder / free_name(folder, candidates[0].step) if candidates else None
             for snapshot in candidates:
-                snapshot.users += 1
+                snapshot.block.users += 1
         path = candidates[0].path or parent / free_name(parent, candidates[0].step)
         self._run_later(lambda: self._write(candidates, parent, keep, best))
         return path
 
-    def restore_from_disk(self, folder: Path, *, at_or_before: int | None = None, randomness: bool = False) -> int | None:
+    def restore_from_disk(
+        self, folder: Path, *, at_or_before: int | None = None, randomness: bool = False, schedulers: bool = True
+    ) -> int | None:
         """Restore the newest complete checkpoint under `folder`, in this thread; returns its step, or None.
 
         With several ranks pass `at_or_before`, so that no rank takes a checkpoint that was just finished.
@@ -191,17 +193,17 @@ class Snapshots:
                 tree, hosts = from_parts(read_checkpoint(kept.path))
             except HoldfastError:  # torn: an older one may be complete
                 continue
-            self._restore(tree, hosts, randomness=randomness)
+            self._restore(tree, hosts, randomness=randomness, schedulers=schedulers)
             return kept.step
         return None
 
     # Parts
 
-    def _restore(self, tree: Tree, hosts: list[torch.Tensor], *, randomness: bool) -> None:
+    def _restore(self, tree: Tree, hosts: list[torch.Tensor], *, randomness: bool, schedulers: bool = True) -> None:
         state = self._state()
         if state is None or not state.alive():
             raise CannotRestore("The model and the optimizer were deleted.", fix="restore while the training runs")
-        state.restore(tree, hosts, randomness=randomness)
+        state.restore(tree, hosts, randomness=randomness, schedulers=schedulers)
 
     def _plan_next(self, step: int) -> None:
         """Schedule the next snapshot by the cost of this one."""
@@ -210,37 +212,33 @@ class Snapshots:
             cost = min(self._costs)  # anything above was a busy machine
             self.every = affordable_interval(cost, self._step_seconds, budget=self._budget, at_least=self._min_every)
         multiple = step + self.every - step % self.every
-        self._next = next((first for first in _FIRST_STEPS if first > step), multiple)
+        self._next = min((multiple, *(first for first in _FIRST_STEPS if first > step)))
 
     # Memory
 
     def _has_memory(self) -> bool:
         """Whether there is memory for a snapshot; the first time it is allocated in the background."""
         state = self._state()
-        if not (self._block_size or self._allocating) and state is not None and state.alive():
+        if not (self._blocks or self._allocating) and state is not None and state.alive():
             self._allocate_later(state.read())
-        return self._block_size > 0 and not (self._allocating or self._off)
+        return bool(self._blocks) and not (self._allocating or self._off)
 
     def _allocate_later(self, live_state: LiveState) -> None:
         self._allocating = True
         self._run_later(lambda: self._allocate(live_state))
 
     def _allocate(self, live_state: LiveState) -> None:
-        """Allocate blocks for as many snapshots as memory allows; smaller ones, of a state that has grown since, are given up."""
+        """Allocate blocks for as many snapshots as memory allows; those of a state that has grown since are given up."""
         size, blocks = live_state.size, list[Block]()
         with self._lock:
-            self._block_size = size
-            for snapshot in list(self._snapshots):
-                self._drop(snapshot)
-            self._free.clear()
+            self._snapshots, self._blocks = [], []
         limit = snapshot_memory() if self._memory_limit is None else self._memory_limit
         with contextlib.suppress(MemoryError):
             while len(blocks) < min(self._keep, limit // max(1, size)):
                 blocks.append(Block(size, pinned=live_state.on_gpu))
         with self._lock:
             self._off = self._off or not blocks
-            for block in blocks:
-                self._give_back(block)
+            self._blocks = [] if self._off else blocks
             self._allocating = False
         if not blocks:
             self._warn(
@@ -250,42 +248,37 @@ class Snapshots:
 
     def _block_for(self, step: int, live_state: LiveState) -> Block | None:
         """A free block, or that of a dropped snapshot; None if all are in use, or larger ones are being allocated."""
-        if live_state.size > self._block_size and not (self._allocating or self._off):
-            (self._allocate_later if self._block_size else self._allocate)(live_state)  # later: the state has grown
+        if not (self._allocating or self._off) and (live_state.size > self.size or not self._blocks):
+            (self._allocate_later if self._blocks else self._allocate)(live_state)  # later: the state has grown
         if self._allocating:
             return None
         with self._lock:
-            for old in [s for s in self._snapshots if s.verified is False or s.step == step]:
-                self._drop(old)
-            if not self._free:
-                drop = step_to_drop([s.step for s in self._snapshots], step, every=self.every)
-                idle = [s for s in self._snapshots if not s.users]
-                chosen = next((s for s in idle if s.step == drop), max(idle, key=lambda s: s.step, default=None))
-                if chosen is not None:
-                    self._drop(chosen)
-            return self._free.pop() if self._free else None
-
-    def _drop(self, snapshot: Snapshot) -> None:
-        """Drop a snapshot. Its block is reused, or released, once nobody reads it."""
-        self._snapshots.remove(snapshot)
-        if not snapshot.users:
-            self._give_back(snapshot.block)
-
-    def _give_back(self, block: Block) -> None:
-        if self._off or block.size < self._block_size:
-            block.release()
-        else:
-            self._free.append(block)
+            self._snapshots = [s for s in self._snapshots if s.verified is not False and s.step != step]
+            taken = {id(snapshot.block) for snapshot in self._snapshots}
+            if (free := next((b for b in self._blocks if not b.users and id(b) not in taken), None)) is not None:
+                return free
+            drop = step_to_drop([s.step for s in self._snapshots], step, every=self.every)
+            idle = [s for s in self._snapshots if not s.block.users]
+            chosen = next((s for s in idle if s.step == drop), max(idle, key=lambda s: s.step, default=None))
+            if chosen is None:
+                return None
+            self._snapshots.remove(chosen)
+            return chosen.block
 
     # In the background
 
     def _after_take(self, snapshot: Snapshot) -> None:
         """Check that the copy is finite, and publish it."""
         try:
-            if not snapshot.verify():
-                with self._lock:
-                    if snapshot in self._snapshots:
-                        self._drop(snapshot)
+            if snapshot.verify():
+                self._was_clean = True
+            else:
+                with self._lock, contextlib.suppress(ValueError):  # it may be dropped already
+                    self._snapshots.remove(snapshot)
+                if self._was_clean and self._report is not None:
+                    self._report.failed(
+                        _not_finite(snapshot), snapshot.step, code="checkpoint-non-finite", bad_tensors=snapshot.bad
+                    )
             self.copy_seconds = snapshot.copy.seconds()
         finally:
             self._release([snapshot])
@@ -315,9 +308,7 @@ class Snapshots:
     def _release(self, snapshots: list[Snapshot]) -> None:
         with self._lock:
             for snapshot in snapshots:
-                snapshot.users -= 1
-                if not snapshot.users and snapshot not in self._snapshots:
-                    self._give_back(snapshot.block)
+                snapshot.block.users -= 1
 
     def _folder_of_rank(self, folder: Path) -> Path | None:
         """The folder of this rank: with sharded parameters each rank writes, else only rank 0."""
@@ -336,6 +327,11 @@ class Snapshots:
         with self._lock:
             steps = sorted(snapshot.step for snapshot in self._snapshots if snapshot.verified)
         replace_text(self._index, json.dumps({"steps": steps, "every": self.every}) + "\n")
+
+
+def _not_finite(snapshot: Snapshot) -> CannotRestore:
+    problem = f"The state of step {snapshot.step} was not kept: {snapshot.bad} tensors hold NaN or Inf."
+    return CannotRestore(problem, fix="restore the newest clean checkpoint")
 
 
 # Which to keep: the newest, and older ones at growing distances, so that a fault seen late has a clean ancestor

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from holdfast.checkpoints.manifest import Kept, kept_in
 from holdfast.checkpoints.read import verify_checkpoint
@@ -38,7 +38,7 @@ class CheckpointStore:
     """Checkpoints of one training in one folder.
 
     It keeps the last `keep_last`, the last one of every epoch that is a multiple of `every_epochs`, and the best by the metric
-    `best`. With `busy="drop"` a save is dropped while the previous one is still being written, instead of waiting for it.
+    `best`. A save waits for the previous one; `if store.wait(0): store.save(...)` skips it while that is still being written.
     """
 
     def __init__(
@@ -49,14 +49,11 @@ class CheckpointStore:
         every_epochs: int | None = 5,
         best: str | None = None,
         lower_is_better: bool | None = None,
-        busy: Literal["wait", "drop"] = "wait",
         run: RunFolder | None = None,
     ) -> None:
         """`run`: whose journal gets the reports; by default the run recorded in this process."""
         if keep_last < 1:
             raise UsageError(f"keep_last={keep_last} would keep nothing.", fix="use 1 or more")
-        if busy not in ("wait", "drop"):
-            raise UsageError(f"there is no busy={busy!r}.", fix="use 'wait' or 'drop'")
         if lower_is_better is None:
             lower_is_better = best is not None and better(best) == "lower"
         self.folder = Path(folder).absolute()
@@ -64,7 +61,7 @@ class CheckpointStore:
         self.report = SaveReport(self.folder, run)
         self.notes = RankNotes(self.folder)
         self._checked = False  # that all objects can be saved
-        self._saver = Saver(self.folder, retention=retention, report=self.report, notes=self.notes, drop=busy == "drop")
+        self._saver = Saver(self.folder, retention=retention, report=self.report, notes=self.notes)
 
     @property
     def troubles(self) -> _Rows:
@@ -90,8 +87,8 @@ class CheckpointStore:
         """Copy the current state, write it in the background, and return the checkpoint's path.
 
         Each of model, optimizer and so on is one object or a list. `step` defaults to the newest one plus one. Between two
-        `backward` calls of one update also save the `gradients`. Returns None if nothing will be saved, or with `wait` if nothing
-        was saved.
+        `backward` calls of one update also save the `gradients`. Returns None if that failed, with
+        `wait` also if writing failed.
         """
         try:
             parts = TrainingParts(model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler, ema=ema, loader=loader)
@@ -148,10 +145,9 @@ class CheckpointStore:
         if gradients:
             also = {**also, "gradients": [read_gradients(optimizer) for optimizer in state.optimizers()]}
         job = saver.save(state, step, facts, also)
-        if job is not None and wait:
+        if wait:
             job.done.wait()
-            return job.path if job.saved else None
-        return job.path if job is not None else None
+        return job.path if job.saved or not wait else None
 
     def restore(
         self,

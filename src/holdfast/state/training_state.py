@@ -22,7 +22,7 @@ from holdfast.state import objects
 from holdfast.state.generators import read_process_generators, set_process_generators
 from holdfast.state.host_copy import LiveState, Source
 from holdfast.state.objects import RestorePlan
-from holdfast.state.parameters import Optimizer, local_tensor, parameters_of
+from holdfast.state.parameters import Optimizer, local_tensor, parameters_in, parameters_of
 from holdfast.state.ranks import is_flattened, is_sharded
 from holdfast.state.related_objects import RelatedObjects, find_related_objects, innermost
 from holdfast.state.values import Ref, Tree, weak_reference
@@ -114,23 +114,38 @@ class TrainingState:
         tree["randomness"] = read_process_generators(gpus)
         return LiveState(sources, tree)
 
-    def restore(self, tree: Tree, hosts: Sequence[torch.Tensor], *, randomness: bool = False) -> None:
+    def restore(self, tree: Tree, hosts: Sequence[torch.Tensor], *, randomness: bool = False, schedulers: bool = True) -> None:
         """Restore the state that `tree` holds. Raises CannotRestore, with nothing changed, if it does not fit.
 
         By default the random generators are not restored: after a rollback the same batches must not come again.
         """
+        tree = self.in_live_order(tree)
         with torch.no_grad():
             plan = RestorePlan(hosts)
             plan.add("models", tree["models"], self.models(), plan.module)
             if len(tree["averages"]) == len(self.averages()):  # an average added or deleted since does not prevent a rollback
                 plan.add("averages", tree["averages"], self.averages(), plan.average)
             plan.add("optimizers", tree["optimizers"], self.optimizers(), plan.optimizer)
-            plan.add("schedulers", tree["schedulers"], self.schedulers(), plan.scheduler)
+            if schedulers:
+                plan.add("schedulers", tree["schedulers"], self.schedulers(), plan.scheduler)
             plan.add("gradient scalers", tree["scalers"], self.scalers(), plan.scaler)
             plan.add("counters", tree["counters"], self._counters(), plan.counters)
             plan.apply()
         if randomness:
             set_process_generators(tree["randomness"])
+
+    def in_live_order(self, tree: Tree) -> Tree:
+        """The tree with its optimizers in the order of the live ones, by their parameters: scripts create them in any order."""
+        names = zip(tree["models"], self.models(), strict=False)
+        refs = {
+            id(p): saved.get("parameters", {}).get(name) for saved, model in names for name, p in parameters_in(model).items()
+        }
+        places = {frozenset(saved["parameters"].values()): place for place, saved in enumerate(tree["optimizers"])}
+        order = [places.get(frozenset(refs.get(id(p)) for p in parameters_of(optimizer))) for optimizer in self.optimizers()]
+        if sorted(place for place in order if place is not None) != list(range(len(tree["optimizers"]))) or None in order:
+            return tree
+        kinds = [kind for kind in ("optimizers", "gradients") if len(tree.get(kind, ())) == len(order)]
+        return {**tree, **{kind: [tree[kind][place] for place in order] for kind in kinds}}
 
     def _skipped(self) -> list[torch.Tensor]:
         return [] if self._whole else objects.large_frozen(self.models(), self._parameters())

@@ -34,6 +34,7 @@ def facts_at_start(command: Sequence[str], environment: Mapping[str, str]) -> di
         "python": interpreter_of(command),
         "world_size": world_size_of(command, environment),
         "script": _content_of(command),
+        "gpus_hidden": environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1") or None,
     }
     return {key: value for key, value in facts.items() if value is not None}
 

@@ -28,7 +28,7 @@ from holdfast.supervisor.facts import default_name, facts_at_start, is_elastic
 
 _TORCHRUN = "SIGTERM,SIGINT,SIGQUIT"  # torchrun would end its ranks when the terminal goes away
 _NEW_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-ELASTIC = "HOLDFAST_ELASTIC"  # see inside/control/elastic.py, which imports torch
+ELASTIC = "HOLDFAST_ELASTIC"  # see inside/run_checkpoints.py, which imports torch
 PID_FILE = "supervisor.pid"  # whom a job signals, with `--resume`
 SITE = Path(holdfast.__file__).resolve().parent / "inside" / "site"
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import UsageError
-from holdfast.inside.control.action_queue import post
+from holdfast.signals.action_queue import post
 from holdfast.signals.actions import Action
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.trouble import Trouble

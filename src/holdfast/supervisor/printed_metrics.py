@@ -54,6 +54,7 @@ class PrintedMetrics:
         self._recorder: Recorder | None = None
         self._splits: dict[str, str] = {}  # of names that do not say it
         self._placed: dict[str, int] = {}  # the newest step of each metric
+        self._written: set[tuple[int, str, str]] = set()  # a line may come so late that it seems to belong to the same step
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="holdfast-printed", daemon=True)
 
@@ -96,7 +97,7 @@ class PrintedMetrics:
         if newest != self._recording:
             self._settle(last=True)  # what was printed until then belongs to the training before
             self._close()
-            self._recording, self._placed = newest, {}
+            self._recording, self._placed, self._written = newest, {}, set()
         self._lines += new
         self._settle(last=last)
 
@@ -138,10 +139,12 @@ class PrintedMetrics:
             epoch = metric.epoch if epoch < 0 and metric.epoch is not None else epoch  # no loader counts them
             there = [(of == split, name, value) for at, of, name, value in recorded if abs(at - step) <= _LATER_STEPS]
             counts = split != "train" or metric.with_held_out
-            if counts and not is_recorded(metric.name, metric.value, there):
+            written = (step, split, metric.name) in self._written
+            if counts and not written and not is_recorded(metric.name, metric.value, there):
                 new[step, split, metric.name] = (epoch, metric.value)
                 self._placed[metric.name] = step
         if new:
+            self._written |= new.keys()
             tables = self._tables()
             code, table = tables.strings.code, tables.table("evaluations")
             for (step, split, name), (epoch, value) in new.items():

@@ -57,6 +57,7 @@ class Restarts:
         self._hang: Finding | None = None
         self._with_flag = False  # the attempt was started with the script's own flag for resuming
         self._cannot_load = False  # an attempt ended as it loaded what the script had saved: the next ones go without
+        self._set_aside: Path | None = None  # where the checkpoints were moved that the script refused to start beside
         self._summary: list[str] = []
         self._ending = threading.Lock()  # held while a hang is being ended
         self._pid, self._since, self._log_from = 0, 0.0, 0
@@ -265,9 +266,13 @@ class Restarts:
     def _decide(self, post_mortem: PostMortem, code: int) -> Launch | None:
         from holdfast.recovery.restart import Changes, Ending, Stop, decide
         from holdfast.supervisor.resume import find_origin
+        from holdfast.supervisor.set_aside import set_aside
 
+        is_again = bool(self._endings) and not post_mortem.steps  # a restart that failed before its first step
+        refused = str(post_mortem.finding.evidence.get("error") or "") if is_again else ""
+        self._set_aside = set_aside(self._run, refused, len(self._endings))
         origin = find_origin(self._run, before=_before(post_mortem.finding))
-        self._cannot_load |= bool(self._endings) and post_mortem.finding.code == _CANNOT_LOAD and not post_mortem.steps
+        self._cannot_load |= is_again and post_mortem.finding.code == _CANNOT_LOAD
         if self._cannot_load:
             origin = replace(origin, path=None, step=None)
         self._endings.append(
@@ -325,6 +330,7 @@ class Restarts:
         command = replace(self._launch.command, arguments=(*self._launch.command.arguments, *more))
         lost = self._done_again(origin) if flag else None
         parts = [self._from(origin, flag, lost), *changes.sentences()]
+        parts += [f"earlier checkpoints moved to {self._set_aside}"] if self._set_aside is not None else []
         line = f"holdfast: {self._summary[0].removeprefix('holdfast: ') if self._summary else post_mortem.finding.code}\n"
         number = sum(not ending.flag_failed for ending in self._endings)
         line += f"holdfast: restarted ({number} of {settings.restarts} restarts): {', '.join(parts)}"

@@ -73,7 +73,7 @@ def _become_ultralytics(settings: DetectSettings, resume: Path | None) -> int:
     if resume is not None and not folder.exists():
         shutil.copytree(resume / "ultralytics", folder)
     saved = ultralytics.newest(folder)
-    if saved is not None and not saved.epochs:
+    if saved is not None and (not saved.epochs or saved.epochs >= settings.epochs):
         return _is_finished(settings, resume, saved.file)
     command = ultralytics.command(settings, folder, resume=saved.file if saved is not None else None)
     for line in ultralytics.remarks(settings):
@@ -85,9 +85,12 @@ def _become_ultralytics(settings: DetectSettings, resume: Path | None) -> int:
 
 
 def _is_finished(settings: DetectSettings, resume: Path | None, weights: Path) -> int:
-    """All epochs are done. A process that died in the last validation has nothing left to do; more epochs cannot be added."""
+    """All epochs are done. A process that died after the last one has nothing left to do; more epochs cannot be added."""
     if resume is None:
-        print(f"holdfast: the training is finished: {weights}", flush=True)
+        last = weights.with_name("last.pt")
+        if weights != last:  # it was torn
+            shutil.copy2(weights, last)
+        print(f"holdfast: the training is finished: {last}", flush=True)
         return 0
     options = f"--architecture {settings.architecture} --weights {weights} --data {settings.data}"
     problem = "Ultralytics has finished this training, and cannot add epochs to it."

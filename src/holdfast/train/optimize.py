@@ -122,8 +122,8 @@ class Ema(nn.Module):
         averaged = [parameter.detach() for parameter in self.module.parameters()]
         current = [parameter.detach() for parameter in model.parameters()]
         torch._foreach_lerp_(averaged, current, 1 - decay)
-        for buffer, new in zip(self.module.buffers(), model.buffers(), strict=True):
-            buffer.copy_(new)
+        if buffers := list(self.module.buffers()):
+            torch._foreach_copy_(buffers, list(model.buffers()))
 
 
 class Precision:

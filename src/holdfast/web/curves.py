@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from holdfast.probe.follow import Follower
+from holdfast.signals.metric_direction import metric_name
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.thinning import thinned
 from holdfast.signals.view import measured
@@ -84,7 +85,7 @@ class RunCurves:
         follower = self._evaluations.setdefault(recording.name, Follower(recording.path, "evaluations", _EVALUATION))
         new = follower.new_rows(1 << 20)
         for step, epoch, when, split, name, value in zip(*(new[key] for key in _EVALUATION), strict=True):
-            key = str(name) if str(name).lower().startswith(str(split).lower()) else f"{split} {name}"
+            key = metric_name(str(split), str(name))
             self.evaluations.setdefault(key, []).append((int(step), int(epoch), float(when), float(value)))
 
     def answer(

@@ -28,7 +28,7 @@ COMMAND = re.compile(r"(?<![\w./@-])holdfast ((?:checkpoints |launch )?[a-z]+)((
 END = re.compile(r"[`\n;)]|, | -- |\. |: | \$\(")  # of a command within a text
 NAMES = (  # every verb that is about a run, with what else it needs
     *("ps", "tail --once", "journal", "diagnose", "tables", "backtrace", "replay"),
-    *("pause", "continue", "cleanup", "repl", "save"),
+    *("pause", "continue", "repl", "save"),
     *("checkpoints list", "checkpoints verify", "checkpoints inspect", "checkpoints choose"),
 )
 WITH_WORDS = (("query", "select 1"), ("eval", "1"), ("set", "lr=1"), ("undo", "1"))
@@ -121,7 +121,6 @@ pause alpha
 save alpha
 replay alpha
 repl alpha
-cleanup alpha
 explain nan
 explain loss-spike
 explain nothing-like-it

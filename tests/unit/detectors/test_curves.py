@@ -217,3 +217,9 @@ def test_a_noisy_loss_that_falls_slowly_is_not_called_flat_before_that_can_be_se
     assert alarms <= 1
     long = 2.3 + noise(0, 2000, 0.25)
     assert "not-learning" in codes(run(long))
+
+
+@every_case(("every", "expected"), [(2, set()), (10, {"not-learning"})])
+def test_a_metric_at_zero_is_no_news_within_a_few_dozen_updates(every: int, expected: set[str]) -> None:
+    curve = Curve("mAP50", every * np.arange(1, 28), np.zeros(27), role="metric", split="val", better="higher")
+    assert codes(Curves("run", (curve,))) == expected

@@ -137,11 +137,34 @@ def test_three_evaluations_in_a_row_that_are_worse_are_a_decline() -> None:
     assert metric_decline(evaluations("loss", 0.5, 0.6, 0.7, 0.8, 0.9, split="train")) is None
 
 
+def test_recall_that_falls_while_the_other_metrics_rise_is_no_decline() -> None:
+    values = {
+        "recall": (0.5, 0.55, 0.6, 0.65, 0.7, 0.63, 0.5, 0.4),
+        "precision": (0.1, 0.12, 0.15, 0.2, 0.22, 0.27, 0.3, 0.34),
+        "map": (0.1, 0.12, 0.15, 0.2, 0.22, 0.25, 0.24, 0.25),
+    }
+    made = [Evaluation(100 * i, "val", name, value) for i in range(8) for name, all_of in values.items() for value in [all_of[i]]]
+    columns = {"step": np.arange(800), "loss": np.ones(800)}
+    assert metric_decline(SignalView(columns, evaluations=made)) is None
+    worse = [Evaluation(one.step, "val", one.name, -one.value) if one.name != "recall" else one for one in made]
+    assert metric_decline(SignalView(columns, evaluations=worse)) is not None
+
+
 @every_case("seed", range(20))
 def test_evaluations_that_only_scatter_are_hardly_ever_a_decline(seed: int) -> None:
     values = 0.7 + 0.01 * np.random.default_rng(seed).standard_normal(30)
     found = [metric_decline(evaluations("accuracy", *values[:count])) for count in range(4, 31)]
     assert sum(one is not None for one in found) <= 1
+
+
+def test_what_a_warm_restart_costs_is_no_decline() -> None:
+    values = (0.54, 0.29, 0.18, 0.17, 0.16, 0.15, 0.145, 0.143, 0.144, 0.16, 0.19)
+    count = len(evaluations("loss", *values).column("step"))
+    cosine = 0.5 + 0.5 * np.cos(np.linspace(0, np.pi, count))
+    restarts = np.where(np.arange(count) < 0.75 * count, cosine, 1.0)
+    assert metric_decline(evaluations("loss", *values, lr=restarts)) is None
+    assert metric_decline(evaluations("loss", *values, lr=cosine)) is not None
+    assert metric_decline(evaluations("loss", *values, lr=3 * restarts - 2 * cosine)) is not None, "higher than ever"
 
 
 def test_a_metric_that_was_never_good_does_not_collapse() -> None:
@@ -163,12 +186,33 @@ def test_a_metric_that_is_suddenly_worth_nothing_is_a_collapse_once_it_is_sure()
     assert metric_collapse(evaluations("mAP", *good, 0.3, 0.3)) is None
 
 
+def test_a_loss_that_jumps_while_the_other_metrics_rise_is_no_collapse() -> None:
+    values = {  # a detector whose boxes have hardly any loss until it finds its first objects
+        "map50": (0.0, 0.0, 0.0, 0.0, 0.0, 0.15),
+        "recall": (0.0, 0.0, 0.0, 0.0, 0.0, 0.44),
+        "box_loss": (0.106, 0.043, 0.012, 0.007, 5.2, 2.9),
+    }
+    made = [Evaluation(100 * i, "val", name, all_of[i]) for i in range(6) for name, all_of in values.items()]
+    columns = {"step": np.arange(600), "loss": np.ones(600)}
+    assert metric_collapse(SignalView(columns, evaluations=made)) is None
+    alone = [one for one in made if one.name == "box_loss"]
+    assert metric_collapse(SignalView(columns, evaluations=alone)) is not None
+
+
 @every_case(("at", "jumped"), [(410, True), (470, True), (300, False)])
 def test_a_collapse_says_that_the_rate_had_jumped_since_the_last_good_evaluation(at: int, jumped: bool) -> None:
     rates = np.where(np.arange(700) < at, 0.1, 10.0)
     found = metric_collapse(evaluations("mAP", 0.5, 0.6, 0.64, 0.64, 0.63, 0.002, 0.003, lr=rates))
     assert found is not None and ("lr_jumped_at" in found.evidence) is jumped
     assert found.evidence.get("lr_before") == (pytest.approx(0.1) if jumped else None)
+
+
+def test_a_held_out_loss_that_is_twice_not_finite_is_a_collapse() -> None:
+    found = metric_collapse(evaluations("loss", 7.0, 6.8, np.nan, np.nan))
+    assert found is not None and (found.onset, found.evidence["before"]) == (101, 6.8)
+    assert metric_collapse(evaluations("loss", 7.0, 6.8, np.nan)) is None, "one batch may overflow"
+    assert metric_collapse(evaluations("loss", np.nan, np.nan, np.nan)) is None, "it never was a number"
+    assert metric_collapse(evaluations("accuracy", 0.7, 0.8, np.nan, np.nan)) is None, "a mean of nothing"
 
 
 def test_a_held_out_loss_back_at_the_beginning_is_a_collapse() -> None:

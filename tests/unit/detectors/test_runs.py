@@ -134,6 +134,13 @@ def test_first_layers_left_alone_are_a_remark(why: str) -> None:
     assert found is not None and found.severity == "info"
 
 
+def test_two_frozen_constants_of_a_large_model_are_not_worth_a_remark() -> None:
+    run = view(200)
+    for position in (17, 18):
+        run.add_untrained(1, f"decoder.{position}", "frozen", position, 446)
+    assert parameters_not_trained(run) is None
+
+
 def test_gradients_that_are_always_zero_behind_others_are_none() -> None:
     found = parameters_not_trained(sampled({"0.weight": lambda: 1.0, "1.weight": lambda: 0.0, "2.weight": lambda: 1.0}))
     assert found is not None and found.severity == "warning" and found.evidence["parameters"] == ["1.weight"]

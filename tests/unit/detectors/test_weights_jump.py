@@ -9,7 +9,7 @@ from every_case import every_case
 
 from holdfast.detectors.weights_jump import weights_jump
 from holdfast.signals.schema import MISSING
-from holdfast.signals.view import SignalView
+from holdfast.signals.view import Evaluation, SignalView
 
 STEPS = np.arange(240)
 NOISE = np.random.default_rng(0).normal(0, 0.03, 240)
@@ -34,6 +34,24 @@ def test_weights_that_jump_while_the_loss_is_lost_are_told(times: float) -> None
     assert 150 <= found.onset <= 152
 
 
+def test_weights_a_hundredth_as_large_are_told_though_most_of_the_loss_is_learned_again_at_once() -> None:
+    loss = np.where(STEPS < 151, FALLING, FALLING + 1.4 * np.exp(-(STEPS - 151) / 4) + 0.4)
+    assert weights_jump(view(loss=loss, norm=np.where(STEPS < 150, GROWING, 0.01 * GROWING))) is not None
+    assert weights_jump(view(loss=loss, norm=np.where(STEPS < 150, GROWING, 0.6 * GROWING))) is None, "updates may do that"
+
+
+def test_weights_a_hundredth_as_large_are_told_though_the_loss_is_so_noisy_that_single_values_say_nothing() -> None:
+    noisy = 0.12 + NOISE + 0.045 * np.exp(-STEPS / 60)
+    lost = np.where(STEPS < 150, noisy, 0.19 + NOISE)
+    assert weights_jump(view(loss=lost, norm=np.where(STEPS < 150, GROWING, 0.01 * GROWING))) is not None
+    assert weights_jump(view(loss=noisy, norm=np.where(STEPS < 150, GROWING, 0.01 * GROWING))) is None, "nothing was lost"
+
+
+def test_weights_that_grow_again_quickly_were_overwritten_all_the_same() -> None:
+    norm = np.where(STEPS < 150, GROWING, np.minimum(0.01 * GROWING * 1.03 ** (STEPS - 150), GROWING))
+    assert weights_jump(view(loss=SPOILT, norm=norm)) is not None
+
+
 @every_case(
     ("loss", "norm", "ratio"),
     [
@@ -47,6 +65,16 @@ def test_weights_that_jump_while_the_loss_is_lost_are_told(times: float) -> None
 )
 def test_anything_less_is_left_alone(loss: np.ndarray, norm: np.ndarray, ratio: float) -> None:
     assert weights_jump(view(loss=loss, norm=norm, ratio=ratio)) is None
+
+
+@every_case(("last", "norm", "seen"), [(np.nan, np.inf, True), (0.4, np.inf, False), (np.nan, 1.01, False)])
+def test_a_weight_that_normalisation_hides_is_told_by_the_held_out_loss(last: float, norm: float, seen: bool) -> None:
+    losses = [Evaluation(step, "val", "loss", value) for step, value in ((60, 2.0), (120, 0.5), (180, last))]
+    columns = {"step": STEPS, "loss": FALLING, "weight_norm": np.where(STEPS % 20 == 1, GROWING, MISSING)}
+    columns["weight_norm"][181:] *= norm
+    found = weights_jump(SignalView({name: values[:190] for name, values in columns.items()}, evaluations=losses))
+    assert (found is not None) is seen
+    assert found is None or (found.code, found.onset, found.evidence["weight_norm"]) == ("non-finite-weights", 162, np.inf)
 
 
 def test_a_weight_beyond_all_numbers_that_only_some_batches_meet_is_told() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from every_case import every_case
 
 from holdfast.diagnosis.ranks_follower import chooses_cpu
+from holdfast.supervisor.facts import facts_at_start
 
 
 @every_case(
@@ -30,3 +31,10 @@ def test_the_cpu_is_chosen_where_it_is_named_and_no_gpu_is(tmp_path: Path, words
 
 def test_a_run_of_which_nothing_is_known_chose_nothing(tmp_path: Path) -> None:
     assert not chooses_cpu({}) and not chooses_cpu({"command": ["python", "gone.py"], "cwd": str(tmp_path)})
+
+
+def test_who_hides_the_gpus_has_chosen_the_cpu() -> None:
+    for value, hidden in (("", True), ("-1", True), ("0", False)):
+        facts = facts_at_start(["python", "gone.py"], {"CUDA_VISIBLE_DEVICES": value})
+        assert chooses_cpu(facts) is hidden
+    assert not chooses_cpu(facts_at_start(["python", "gone.py"], {}))

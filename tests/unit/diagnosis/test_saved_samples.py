@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from holdfast.diagnosis.saved_samples import saved_samples
-from holdfast.inside.observers.saved_batch import DrawnBatch, save_batches
+from holdfast.inside.observers.batches import DrawnBatch, save_batches
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
 

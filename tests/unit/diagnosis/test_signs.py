@@ -12,6 +12,7 @@ from every_case import every_case
 import holdfast
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.causes import CAUSES
+from holdfast.diagnosis.causes.numbers import LEARNING_RATE_TOO_HIGH
 from holdfast.diagnosis.checkup import check_up
 from holdfast.diagnosis.curve_signs import signs_of
 from holdfast.diagnosis.diagnosis import diagnose, signs
@@ -143,6 +144,8 @@ def test_gradients_that_grow_beyond_measure_from_one_step_to_the_next_speak_for_
     assert rank([exploded(1.6e37)], calm)[0].cause.code == diagnose([exploded(1.6e37)]).causes[0] == "weights-overwritten"
     assert diagnose([exploded(1.6e37, lr_jumped_at=88)]).causes[0] != "weights-overwritten"
     assert rank([exploded(900.0)], calm)[0].cause.code == diagnose([exploded(900.0)]).causes[0] == "learning-rate-too-high"
+    clipped = Finding("gradient-explosion", step=89, evidence={"norm": 5.9e37, "limit": 82.6, "loss": 1.1e37, "lr": 0.005})
+    assert rank([clipped], calm)[0].cause.code == "weights-overwritten", "as the guard reports it"
 
 
 def test_a_rank_that_is_missing_because_it_is_deadlocked_is_not_blamed_on_its_collectives() -> None:
@@ -207,3 +210,13 @@ def test_a_warm_restart_is_no_change_of_a_setting_and_a_rate_after_the_trouble_n
     assert "lr-jumped" not in of(0.1 * (1 - (steps % 50) / 50) + 1e-4)
     assert "lr-huge" not in of(np.where(steps < 150, 0.01, 3.0))
     assert {"lr-jumped", "lr-huge"} <= of(np.where(steps < 100, 0.01, 3.0)).keys()
+
+
+def test_a_learning_rate_that_jumped_is_set_back_and_named_with_its_step_though_the_curve_is_of_blocks() -> None:
+    steps = np.arange(0, 4000, 16) + 15
+    curves = Curves("run", (Curve("lr", steps, np.where(steps < 2000, 0.001, 0.1), role="lr"),))
+    jumped = Finding("loss-divergence", step=2060, evidence={"onset": 2003, "lr_jumped_at": 2003, "lr_before": 0.001, "lr": 0.1})
+    seen = signs_of(curves, [jumped])
+    assert seen["lr-jumped"] == "the learning rate jumped from 0.001 to 0.1 at step 2,003"
+    offered = [fix.text for fix in LEARNING_RATE_TOO_HIGH.fixes if fix.applies(seen)]
+    assert offered[0].startswith("set the learning rate back") and "lower the learning rate" not in offered

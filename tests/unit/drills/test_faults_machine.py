@@ -35,19 +35,30 @@ class Drilled:
         self._python, self.folder = python, folder
 
     def __call__(
-        self, code: str, *, workers: int = 0, strength: float | None = None, rank: int = 0, url: str = "", limit: int = 20
+        self,
+        code: str,
+        *,
+        workers: int = 0,
+        strength: float | None = None,
+        rank: int = 0,
+        url: str = "",
+        limit: int = 20,
+        saves: str = "",
+        withdrawn: str = "",
     ) -> tuple[int, dict[str, Any]]:
-        """Its exit code and what it told; the injection is noted in any case."""
+        """Its exit code and what it told; the injection is noted in any case, and why it does not count."""
         drill = self.folder / "drill"
         drill.mkdir()
         plan = Plan(faults=(Planned(code=code, step=AT, strength=strength),), folder=drill)
         words = [str(workers), *([url] if url else [])]
-        more = {"RANK": str(rank), "LIMIT": str(limit)}
+        more = {"RANK": str(rank), "LIMIT": str(limit), "SAVES": saves}
         end, printed = self._python.end_of(self.folder, VICTIM, *words, **plan.as_environment(), **more)
         self.printed = printed
         lines = [line for line in printed.splitlines() if line.startswith("{")]
         notes = [json.loads(line) for line in (drill / "drill.jsonl").read_text().splitlines()]
-        assert [(note["event"], note["fault"]) for note in notes] == [("injected", code)], printed
+        events = ["injected", *(["cannot-happen"] if withdrawn else [])]
+        assert [(note["event"], note["fault"]) for note in notes] == [(event, code) for event in events], printed
+        assert not withdrawn or withdrawn in notes[1]["why"]
         assert notes[0]["step"] >= AT
         return end, json.loads(lines[-1]) if lines else {}
 
@@ -119,8 +130,9 @@ def test_a_full_disk_leaves_a_useless_file_and_the_systems_error(drilled: Drille
     assert states(drilled.folder) == {"step-1.pt": "clean", "step-3.pt": "torn"}
 
 
-def test_a_torn_checkpoint_is_the_newest_and_the_ones_before_are_whole(drilled: Drilled) -> None:
-    drilled("checkpoint-truncated")
+@pytest.mark.parametrize("saves", ["", "through memory"])
+def test_a_torn_checkpoint_is_the_newest_and_the_ones_before_are_whole(drilled: Drilled, saves: str) -> None:
+    drilled("checkpoint-truncated", saves=saves)
     assert states(drilled.folder) == {"step-1.pt": "clean", "step-3.pt": "torn"}
 
 
@@ -135,6 +147,11 @@ def test_nan_gets_into_one_checkpoint_and_not_into_the_training(drilled: Drilled
     found = states(drilled.folder)
     assert code == 0 and found.pop("step-3.pt") == "non-finite" and set(found.values()) == {"clean"}
     assert all(torch.isfinite(torch.tensor(told["size"])))
+
+
+def test_nan_that_the_script_replaces_before_it_saves_is_no_fault(drilled: Drilled) -> None:
+    code, _ = drilled("checkpoint-nan-best", saves="repaired", withdrawn="does not hold the NaN")
+    assert code == 0 and set(states(drilled.folder).values()) == {"clean"}
 
 
 def states(folder: Path) -> dict[str, str]:

@@ -14,8 +14,12 @@ from every_case import every_case
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from holdfast.drills.faults import find
+from holdfast.drills.faults.duplicated_split import DuplicatedSplit
+from holdfast.drills.injection.context import FaultContext
 from holdfast.drills.injection.injector import Injector
 from holdfast.drills.plan import Plan, Planned
+from holdfast.errors import CannotHappen
 
 AT, PASSES, STEPS = 8, 3, 18
 RATE = 0.01
@@ -134,6 +138,14 @@ def test_a_label_beyond_the_classes_is_one_of_one_batch(tmp_path: Path, usual: T
     told = train(tmp_path, "label-out-of-range")
     assert changed(told.labels, usual.labels) == [AT] and not changed(told.inputs, usual.inputs)
     assert told.labels[AT][0] == 3 and torch.equal(told.labels[AT][1:], usual.labels[AT][1:])
+
+
+def test_masks_have_no_label_beyond_the_classes(tmp_path: Path) -> None:
+    context = FaultContext(tmp_path, 0)
+    context.is_main(torch.optim.SGD((network := layers()).parameters()))
+    with pytest.raises(CannotHappen, match="masks"):
+        find("label-out-of-range")().batch({"image": torch.zeros(2, 4), "label": torch.ones(2, 4)}, context)
+    assert network is not None
 
 
 def test_the_gradients_of_one_layer_are_nan_once(tmp_path: Path) -> None:
@@ -327,3 +339,72 @@ def test_a_wrong_setting_is_wrong_on_every_rank_and_a_bad_batch_is_one_ranks_own
     assert [max(made["lr-x100", rank].rates) for rank in "01"] == pytest.approx([100 * RATE] * 2)
     bad = [any(bool(batch.isnan().any()) for batch in made["nan-batch", rank].inputs) for rank in "01"]
     assert bad == [True, False]
+
+
+def test_the_inputs_of_a_detector_are_its_images_not_its_boxes(tmp_path: Path) -> None:
+    batch = {"images": torch.rand(4, 3, 8, 8), "boxes": [torch.rand(2, 4)], "cls": torch.rand(2, 1)}
+    context = FaultContext(tmp_path, 0)
+    changed = context.change_inputs(batch, torch.Tensor.zero_)
+    assert not changed["images"].any() and changed["boxes"][0] is batch["boxes"][0] and changed["cls"] is batch["cls"]
+    with pytest.raises(CannotHappen):
+        context.change_inputs({"img": torch.zeros(4, 3, dtype=torch.uint8), "bboxes": torch.rand(4, 4)}, torch.Tensor.zero_)
+
+
+def test_evaluations_whose_batches_are_built_otherwise_get_none_of_the_training(tmp_path: Path) -> None:
+    fault, context = DuplicatedSplit(), FaultContext(tmp_path, 0)
+    fault.batch({"img": torch.rand(4, 3)}, context)
+    assert fault.held_out_batch({"img": torch.rand(2, 3)}, context)["img"].shape == (2, 3)
+    with pytest.raises(CannotHappen):
+        fault.held_out_batch({"img": torch.rand(4, 3), "ratio": [1.0]}, context)
+
+
+class Scaled(nn.Module):
+    """Takes its inputs by name, as models of transformers do, and notes which were not finite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.bad = nn.Linear(4, 3), list[int]()
+
+    def forward(self, *, pixels: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        assert labels.isfinite().all()
+        self.bad.append(int((~pixels.isfinite()).sum()))
+        return self.layer(pixels.nan_to_num()).square().mean()
+
+
+def test_images_that_the_loader_hands_out_as_bytes_are_changed_where_the_model_takes_them(tmp_path: Path) -> None:
+    with injected(tmp_path, "nan-batch", None) as injector:
+        images = TensorDataset(torch.randint(0, 255, (48, 4), dtype=torch.uint8), torch.rand(48))
+        model = Scaled()
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        for pixels, labels in DataLoader(images, batch_size=4):
+            optimizer.zero_grad()
+            model(pixels=pixels / 255, labels=labels).backward()
+            optimizer.step()
+        assert [note["event"] for note in injector.notes.read()] == ["injected"]
+    assert model.bad == [0] * AT + [16] + [0] * (11 - AT)
+
+
+def test_labels_in_a_list_with_one_tensor_per_image_are_changed_together(tmp_path: Path) -> None:
+    batch = {
+        "images": torch.zeros(2, 3),
+        "classes": [torch.tensor([0, 1]), torch.tensor([], dtype=torch.int64), torch.tensor([2])],
+    }
+    changed = FaultContext(tmp_path, 0).change_labels(batch, lambda labels: labels.flip(0))
+    assert [labels.tolist() for labels in changed["classes"]] == [[2, 1], [], [0]]
+
+
+def test_a_batch_that_cannot_be_made_of_a_dictionary_is_changed_all_the_same(tmp_path: Path) -> None:
+    class Fields(dict):  # type: ignore[type-arg]
+        def __init__(self, **fields: torch.Tensor) -> None:
+            super().__init__(fields)
+
+    batch = Fields(image=torch.ones(2), label=torch.ones(2))
+    changed = FaultContext(tmp_path, 0).change_inputs(batch, torch.Tensor.zero_)
+    assert type(changed) is Fields and not changed["image"].any() and changed["label"].all() and batch["image"].all()
+
+
+def test_changed_inputs_can_be_differentiated_by_if_they_could_before(tmp_path: Path) -> None:
+    context = FaultContext(tmp_path, 0)
+    points = context.change_inputs(torch.rand(4, 2, requires_grad=True), torch.Tensor.zero_)
+    assert points.requires_grad and points.is_leaf and not points.any()
+    assert not context.change_inputs(torch.rand(4, 2), torch.Tensor.zero_).requires_grad

@@ -69,10 +69,32 @@ def test_a_rise_of_the_loss_is_measured_by_what_had_been_learned(tmp_path: Path,
 
 
 def test_where_nothing_had_been_learned_no_rise_is_known(tmp_path: Path) -> None:
-    assert rise_of_loss(recorded(tmp_path, [], [2.3] * 200), 100) is None
+    assert rise_of_loss(recorded(tmp_path, [], [2.3] * 100 + [2.9] * 100), 100) is None
     assert rise_of_loss(None, 100) is None
+
+
+def test_a_loss_that_stays_among_those_before_it_did_not_rise(tmp_path: Path) -> None:
+    noisy = [0.2 + 0.1 * math.sin(7.0 * step) for step in range(200)]
+    assert rise_of_loss(recorded(tmp_path / "same", [], [2.0, 1.0, *noisy]), 100) == 0.0
+    assert (
+        rise_of_loss(recorded(tmp_path / "risen", [], [2.0, 1.0, *noisy[:98], *(loss + 0.4 for loss in noisy[98:])]), 100) != 0.0
+    )
 
 
 def test_a_held_out_loss_far_below_the_first_loss_has_that_for_its_noise(tmp_path: Path) -> None:
     found = metric_of(recorded(tmp_path, [("val", "loss", 5e-6)], LEARNED), "")
     assert found is not None and 2 * found.noise == pytest.approx(1e-4, rel=0.3)
+
+
+def test_a_metric_that_goes_up_and_down_by_chance_says_by_how_much(tmp_path: Path) -> None:
+    swinging = [("val", "accuracy", value) for value in (0.1, 0.3, 0.5, 0.6, 0.62, 0.56, 0.63, 0.58, 0.64, 0.57, 0.62)]
+    found = metric_of(recorded(tmp_path / "swinging", swinging, LEARNED), "")
+    assert found is not None and found.value == 0.62 and 0.02 < found.noise < 0.08
+    steady = metric_of(recorded(tmp_path / "steady", [("val", "accuracy", 0.1 * n) for n in range(10)], LEARNED), "")
+    assert steady is not None and steady.noise < 1e-9, "what rises steadily does not swing"
+
+
+def test_a_metric_of_every_evaluation_comes_before_one_that_is_said_once(tmp_path: Path) -> None:
+    rows = [("val", "map", 0.1), ("val", "map", 0.3), ("val", "best map", 0.3)]  # a busy machine may miss the last line
+    found = metric_of(recorded(tmp_path, rows, [1.0, 0.5]), "")
+    assert found is not None and (found.name, found.value) == ("val map", 0.3)

@@ -8,6 +8,7 @@ import pytest
 from every_case import every_case
 from made_trial import made_trial, raised, recorded
 
+from holdfast.drills.faults import every
 from holdfast.drills.outcome import RunOutcome
 from holdfast.drills.score import score, score_control, score_each, spread
 
@@ -49,6 +50,7 @@ def test_a_remark_is_not_enough_unless_the_fault_says_so() -> None:
 def test_a_wrong_first_cause_is_wrong_and_none_is_too(cause: str | None) -> None:
     found = score(made_trial("nan-batch", raised=(raised("non-finite-loss", cause=cause),)), CONTROL)
     assert found.to_explain and not found.cause_right
+    assert found.good and found.worth_a_look, "its run is kept"
 
 
 @every_case(
@@ -107,6 +109,12 @@ def test_a_fault_that_found_nothing_anywhere_counts_for_nobody() -> None:
 def test_a_run_that_ended_before_its_fault_says_so() -> None:
     found = score(made_trial("nan-batch", notes=[], steps=120), CONTROL)
     assert not found.injected and found.why_not == "the run ended after 120 steps"
+
+
+@every_case("code", every())
+def test_a_fault_that_never_came_says_what_the_training_did_not_do(code: str) -> None:
+    found = score(made_trial(code, notes=[]), CONTROL)
+    assert not found.injected and found.why_not.startswith("after step 200 no"), found.why_not
 
 
 @every_case(("after", "missed"), [(1e-5, False), (0.5, True)])

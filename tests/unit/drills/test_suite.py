@@ -139,6 +139,20 @@ def test_a_command_that_fails_or_does_not_train_is_told_with_its_last_lines(word
     assert said in told.value.problem and ("no data" in told.value.problem or "| trained" in told.value.problem)
 
 
+def test_a_training_without_an_optimizer_is_told_why_nothing_can_be_injected(tmp_path: Path) -> None:
+    by_hand = (
+        "import torch\n"
+        "layer = torch.nn.Linear(2, 1)\n"
+        "for _ in range(30):\n"
+        "    layer(torch.ones(4, 2)).sum().backward()\n"
+        "    with torch.no_grad(): layer.weight -= 0.01 * layer.weight.grad\n"
+        "    layer.zero_grad()\n"
+    )
+    training = Training(command=(sys.executable, "-c", by_hand), name="by-hand")
+    with pytest.raises(ControlFailed, match="without an optimizer of torch or Keras"):
+        run_suite([training], ["nan-gradient"], policies=["observe"], seeds=[0], folder=tmp_path)
+
+
 def test_a_run_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
     child = (
         "import subprocess, sys; subprocess.Popen(['sleep', '300']); print('here', flush=True); subprocess.run(['sleep', '300'])"
@@ -165,3 +179,12 @@ def test_each_run_has_a_folder_of_its_own_for_what_it_writes(tmp_path: Path) -> 
     words = (sys.executable, "-c", "import sys, os; print(os.getcwd(), sys.argv[1], os.environ['SEED'])", "{folder}/out")
     trial = run_trial(Training(command=words, name="prints"), (), policy=None, seed=3, folder=tmp_path / "one")
     assert trial.output.split() == [str(tmp_path / "one" / "work"), str(tmp_path / "one" / "out"), "3"]
+
+
+@pytest.mark.slow
+def test_faults_of_checkpoints_are_seen_explained_and_survived(tmp_path: Path) -> None:
+    script = ROOT / "benchmarks" / "drill_trainings" / "digits_mlp.py"
+    faults = "checkpoint-nan-best,checkpoint-truncated,checkpoint-bit-flip,disk-full"
+    answer = drill(tmp_path, "--faults", faults, "--controls", "1", "--json", "--", PYTHON, str(script))
+    for row in json.loads(answer.stdout)["faults"]:
+        assert row["injected"] and row["seen"] and row["cause_right"] and row["survived"], row

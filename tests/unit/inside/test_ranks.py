@@ -47,8 +47,6 @@ class OnDevice(RankAgreement):
 class Told:
     """Stands for the report of the guard."""
 
-    failure_context = None
-
     def __init__(self) -> None:
         self.words = list[str]()
 

@@ -16,7 +16,7 @@ from holdfast.inside.arm import armed
 from holdfast.inside.guard.skipping import Averages
 from holdfast.inside.run_checkpoints import RecordedState
 from holdfast.signals.run_folder import RunFolder
-from holdfast.state.writing import write_whole
+from holdfast.state.checkpoint_parts import write_whole
 
 
 class Loop:

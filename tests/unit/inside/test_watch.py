@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import math
+import mmap
 import time
 import warnings
 import weakref
@@ -218,6 +220,46 @@ def test_metrics_are_logged_with_split_and_step_even_before_the_first_step() -> 
     rows = recorded(run).table("evaluations").where()
     told = [(row["step"], row["split"], row["name"], row["value"]) for row in rows]
     assert told == [(0, "val", "untrained", 0.1), (2, "val", "accuracy", 0.5), (2, "val", "f1", 0.25), (77, "train", "loss", 2.0)]
+
+
+@pytest.mark.parametrize(("loss", "split", "sampled"), [(math.nan, "val", True), (0.5, "val", False), (math.nan, "train", False)])
+def test_the_weights_are_looked_at_when_a_held_out_loss_is_not_finite(loss: float, split: str, sampled: bool) -> None:
+    model, optimizer = made()
+    with holdfast.watch(model, optimizer) as run:
+        train(model, optimizer, 16)
+        run.log(loss=loss, split=split)
+        train(model, optimizer, 3)
+    norms = recorded(run).steps["weight_norm"]
+    assert [norm is not None and math.isfinite(norm) for norm in norms[16:19]] == [False, sampled, False]
+
+
+def test_layers_that_are_unfrozen_do_not_look_like_weights_that_jumped() -> None:
+    model, optimizer = made()
+    first = next(iter(model.parameters()))
+    first.requires_grad_(False)
+    with holdfast.watch(model, optimizer) as run:
+        train(model, optimizer, 40)
+        first.requires_grad_(True)
+        train(model, optimizer, 40)
+    norms = [norm for norm in recorded(run).steps["weight_norm"] if norm is not None]
+    assert len(norms) >= 3 and max(norms) < 1.2 * min(norms)
+
+
+def test_memory_that_steps_have_taken_is_not_put_down_to_the_evaluation_after_them() -> None:
+    model, optimizer = made()
+    kept = []
+    with holdfast.watch(model, optimizer) as run:
+        train(model, optimizer, 4)
+        for _ in range(3):
+            for _ in range(10):
+                train(model.train(), optimizer, 1)
+                kept.append(mmap.mmap(-1, 1 << 22))  # four megabytes a step, not from memory that was freed before
+                kept[-1].write(b"x" * (1 << 22))
+            model.eval()
+        train(model.train(), optimizer, 1)
+    memory = recorded(run).steps["host_rss"]
+    in_evaluations = sum(memory[step + 1] - memory[step] for step in (13, 23, 33))
+    assert memory[34] - memory[4] > 100e6 and in_evaluations < 0.25 * (memory[34] - memory[4])
 
 
 def test_a_metric_that_is_no_number_does_not_end_the_training() -> None:

@@ -38,12 +38,33 @@ def test_a_diverged_loss_is_rolled_back_to_the_newest_snapshot_before_it(
     judge.look()
     (letter,) = letters()
     assert (letter["action"], letter["at"], letter["because"]) == ("roll-back", 0, "loss-divergence")
-    assert letter["settings"] == {"to": 550, "lr_factor": 0.75, "warmup_steps": 0, "regain_steps": 50}
+    assert letter["settings"] == {"to": 550, "before": 596, "lr_factor": 0.75, "warmup_steps": 0, "regain_steps": 50}
     assert codes(run) == ["loss-divergence"]
     (diagnosis,) = kinds(run, "diagnosis")
     assert 598 <= diagnosis["onset"] <= 601 and "learning-rate-too-high" in diagnosis["causes"]
     (action,) = kinds(run, "action")
     assert (action["state"], action["number"]) == ("posted", letter["number"])
+
+
+def test_a_state_that_is_no_longer_finite_is_rolled_back_though_the_loss_is_fine(
+    run: RunFolder, train: Any, letters: Any, falling: Any
+) -> None:
+    training, judge = train(), Judge(run, defaults())
+    training.steps(falling(600))
+    bad = {"code": "checkpoint-non-finite", "severity": "critical", "step": 560, "rank": 0}
+    run.journal.write("finding", **bad, evidence={"bad_tensors": 2, "in_a_row": 1})
+    judge.look()
+    assert letters() == [], "a model that was never finite is nobody's trouble"
+    training.holds_snapshots(500, 550)
+    run.journal.write("finding", **bad, evidence={"path": "last.pt", "bad_tensors": 2})
+    judge.look()
+    assert letters() == [], "a file may hold a damaged copy"
+    run.journal.write("finding", **bad, evidence={"bad_tensors": 2, "in_a_row": 2})
+    judge.look()
+    (letter,) = letters()
+    assert (letter["action"], letter["because"]) == ("roll-back", "non-finite-weights")
+    assert letter["settings"] == {"to": 550, "before": 556, "lr_factor": 1.0, "warmup_steps": 0}
+    assert kinds(run, "diagnosis")[-1]["causes"][0] == "weights-damaged"
 
 
 def test_under_observe_the_same_is_said_and_nothing_is_done(run: RunFolder, train: Any, letters: Any, falling: Any) -> None:

@@ -95,6 +95,32 @@ def test_a_letter_is_given_up_when_the_process_is_gone_and_the_next_attempt_is_j
     assert states(run)[2:] == [(2, "posted")]
 
 
+def test_after_a_restart_evaluations_and_losses_are_compared_with_those_of_the_beginning(
+    run: RunFolder, train: Any, falling: Any, lives_in: Any
+) -> None:
+    judge, losses = Judge(run, defaults()), falling(600)
+
+    def go_on(training: Any, *values: float) -> None:
+        for value in values:
+            training.steps(losses[training.step : training.step + 40])
+            training.evaluate("loss", value)
+
+    lives_in(first := train())
+    go_on(first, 0.66, 0.29, 0.17, 0.095, 0.15, 0.08)
+    judge.look()
+    lives_in(train())  # failed before its first step
+    lives_in(again := train())
+    again.step = 160
+    for _ in range(4):
+        again.evaluate("loss", 0.095)  # while it is fast-forwarded: again and again the same state
+    go_on(again, 0.081, 0.14, 0.07, 0.058, 0.15, 0.12)
+    judge.look()
+    assert codes(run) == []
+    go_on(again, 0.61, 0.62)
+    judge.look()
+    assert codes(run) == ["metric-collapse"]
+
+
 def test_an_answer_that_was_given_just_before_the_end_counts(
     run: RunFolder, train: Any, letters: Any, diverged: Any, lives_in: Any
 ) -> None:

@@ -49,7 +49,7 @@ def past(*rows: tuple[str, int, dict[str, Any]], state: str = "done") -> ActionL
 def test_going_back_takes_the_newest_snapshot_that_is_surely_from_before() -> None:
     action = RollBack().decide(diagnosis("loss-divergence", snapshots=(900, 950, 978, 990)), past())
     assert action is not None
-    assert action.settings == {"to": 950, "lr_factor": 0.75, "warmup_steps": 0, "regain_steps": 50}
+    assert action.settings == {"to": 950, "before": 976, "lr_factor": 0.75, "warmup_steps": 0, "regain_steps": 50}
 
 
 def test_only_the_first_cut_in_a_run_that_went_well_is_given_back() -> None:
@@ -62,7 +62,7 @@ def test_only_the_first_cut_in_a_run_that_went_well_is_given_back() -> None:
 def test_weights_that_something_else_wrote_are_no_reason_to_learn_more_slowly() -> None:
     found = replace(diagnosis("loss-divergence", snapshots=(900,)), causes=("weights-overwritten",))
     action = RollBack().decide(found, past())
-    assert action is not None and action.settings == {"to": 900, "lr_factor": 1.0, "warmup_steps": 0}
+    assert action is not None and action.settings == {"to": 900, "before": 976, "lr_factor": 1.0, "warmup_steps": 0}
 
 
 def test_after_an_explosion_the_cut_is_deeper_but_a_learning_rate_that_had_jumped_is_only_kept_from_it() -> None:
@@ -70,8 +70,9 @@ def test_after_an_explosion_the_cut_is_deeper_but_a_learning_rate_that_had_jumpe
     action = RollBack().decide(diagnosis(*both, snapshots=(900,)), past())
     assert action is not None and action.settings["lr_factor"] == 0.25
     jumped = {"lr": 0.1, "lr_before": 0.001, "lr_jumped_at": 975}
-    action = RollBack().decide(diagnosis(*both, snapshots=(900, 973), **jumped), past())
-    assert action is not None and action.settings == {"to": 900, "lr_factor": 1.0, "warmup_steps": 0, "lr_limit": 0.001}
+    action = RollBack().decide(diagnosis(*both, snapshots=(900, 973, 976), **jumped), past())
+    assert action is not None
+    assert action.settings == {"to": 973, "before": 975, "lr_factor": 1.0, "warmup_steps": 0, "lr_limit": 0.001}
 
 
 def test_if_holding_the_learning_rate_was_not_enough_it_is_cut_too() -> None:

@@ -11,7 +11,7 @@ import pytest
 from quiet_process import one_thread, only_our_own_objects  # noqa: F401 - fixtures
 from store_loop import Loop
 
-from holdfast.state import writing
+from holdfast.state import checkpoint_parts
 
 
 @pytest.fixture
@@ -23,12 +23,12 @@ def loop() -> Loop:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """A disk that writes only once the event is set."""
-    event, write = threading.Event(), writing.write_checkpoint
+    event, write = threading.Event(), checkpoint_parts.write_checkpoint
 
     def slow(*args: Any, **kwargs: Any) -> Path:
         assert event.wait(600)
         return write(*args, **kwargs)
 
-    monkeypatch.setattr(writing, "write_checkpoint", slow)
+    monkeypatch.setattr(checkpoint_parts, "write_checkpoint", slow)
     yield event
     event.set()

@@ -22,6 +22,7 @@ from holdfast.state import host_copy
 from holdfast.state import snapshots as module
 from holdfast.state.background import BackgroundThread
 from holdfast.state.host_copy import Block, LiveState, Source, copy_state
+from holdfast.state.report import SaveReport
 
 
 @pytest.fixture
@@ -71,6 +72,22 @@ def test_no_snapshot_with_a_nan_is_offered(loop: Loop) -> None:
         snapshots.restore(20)
 
 
+@every_case(("was_clean", "told"), [(True, 1), (False, 0)])
+def test_a_state_that_is_no_longer_finite_is_reported(was_clean: bool, told: int) -> None:
+    loop, folder = Loop(), Path("checkpoints")
+    report = SaveReport(folder, warns=False)
+    snapshots = snapshots_of(loop, report=report)
+    if was_clean:
+        snapshots.take(0)
+    loop.run(0, 5)
+    with torch.no_grad():
+        loop.model[1].running_var[0] = torch.inf
+    snapshots.take(5)
+    assert [(row["code"], row["step"], row["evidence"]["bad_tensors"]) for row in report.rows] == [
+        ("checkpoint-non-finite", 5, 1)
+    ] * told
+
+
 @pytest.mark.parametrize("where", ["weight", "moment", "statistic"])
 def test_bad_numbers_are_seen_wherever_they_are_even_if_nobody_has_looked_yet(loop: Loop, where: str) -> None:
     jobs: list[Callable[[], None]] = []
@@ -118,9 +135,7 @@ def test_memory_is_used_again_and_bounded(loop: Loop) -> None:
     def between(step: int) -> None:
         if snapshots.due(step):
             snapshots.take(step)
-        made.append(
-            len({s.block.memory.ctypes.data for s in snapshots._snapshots} | {b.memory.ctypes.data for b in snapshots._free})
-        )
+        made.append(len({id(block) for block in (*snapshots._blocks, *(s.block for s in snapshots._snapshots))}))
 
     loop.run(2, 60, between)
     assert max(made) == 3 and snapshots.taken > 40
@@ -161,21 +176,24 @@ def test_a_costly_snapshot_is_taken_less_often_but_not_with_several_ranks(loop: 
             taken.append(step)
 
     loop.run(0, 220, between)
-    assert alone.every == 5000 and alone.taken == 2
-    assert several.every == 50 and taken == [1, 10, 50, 100, 150, 200]
+    assert alone.every == 5000 and alone.taken == 4
+    assert several.every == 50 and taken == [1, 10, 20, 50, 100, 150, 200]
 
 
-def test_one_snapshot_that_a_busy_machine_held_up_does_not_make_them_rare(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [1, 3])
+def test_one_snapshot_that_a_busy_machine_held_up_does_not_make_them_rare(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     snapshots = snapshots_of(loop, budget=1.0)
 
     def held_up(*arguments: Any) -> Any:
-        time.sleep(0.5 if snapshots.taken == 3 else 0.0)
+        time.sleep(0.5 if snapshots.taken == number else 0.0)
         return copy_state(*arguments)
 
     monkeypatch.setattr(module, "copy_state", held_up)
     taken: list[int] = []
     loop.run(0, 220, lambda step: taken.append(step) if snapshots.due(step) and snapshots.take(step) else None)
-    assert taken == [1, 10, 50, 100, 150, 200]
+    assert taken == [1, 10, 20, 50, 100, 150, 200]
 
 
 def test_a_graph_that_waits_for_its_backward_pass_survives_a_roll_back(loop: Loop) -> None:

@@ -89,16 +89,6 @@ def test_the_next_save_waits_for_the_one_before(loop: Loop, tmp_path: Path, gate
     assert store.wait() and [kept.step for kept in store.list()] == [1, 2]
 
 
-def test_or_is_left_out_while_that_one_is_under_way(loop: Loop, tmp_path: Path, gate: threading.Event) -> None:
-    store = CheckpointStore(tmp_path, busy="drop")
-    assert store.save(1, **loop.parts) is not None
-    assert [store.save(step, **loop.parts) for step in range(2, 20)] == [None] * 18
-    assert not store.wait(0.01)
-    gate.set()
-    assert store.wait() and store.save(20, **loop.parts, wait=True) is not None
-    assert [kept.step for kept in store.list()] == [1, 20] and not store.troubles
-
-
 def test_a_save_that_is_stuck_costs_the_next_one_and_not_the_training(
     loop: Loop, tmp_path: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from store_loop import Loop
 
 from holdfast.errors import UsageError
-from holdfast.state import saver, writing
+from holdfast.state import checkpoint_parts, saver
 from holdfast.state.store import CheckpointStore
 
 
@@ -63,8 +63,6 @@ def test_a_wrong_argument_after_eight_hours_does_not_end_the_training(loop: Loop
 def test_a_wrong_setting_of_the_store_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="keep_last"):
         CheckpointStore(tmp_path, keep_last=0)
-    with pytest.raises(UsageError, match="busy"):
-        CheckpointStore(tmp_path, busy="later")  # type: ignore[arg-type]
 
 
 def test_what_was_not_read_back_whole_is_no_checkpoint_and_costs_no_older_one(
@@ -73,7 +71,7 @@ def test_what_was_not_read_back_whole_is_no_checkpoint_and_costs_no_older_one(
     """A disk that says it has written and gives other bytes back."""
     store = CheckpointStore(tmp_path, keep_last=1)
     store.save(1, **loop.parts, wait=True)
-    write = writing.write_checkpoint
+    write = checkpoint_parts.write_checkpoint
 
     def forgetful(*args: Any, **kwargs: Any) -> Path:
         path = write(*args, **kwargs)
@@ -82,7 +80,7 @@ def test_what_was_not_read_back_whole_is_no_checkpoint_and_costs_no_older_one(
         (path / "weights.safetensors").write_bytes(bytes(data))
         return path
 
-    monkeypatch.setattr(writing, "write_checkpoint", forgetful)
+    monkeypatch.setattr(checkpoint_parts, "write_checkpoint", forgetful)
     with pytest.warns(UserWarning, match="does not match"):
         assert store.save(2, **loop.parts, wait=True) is None
     assert [path.name for path in tmp_path.iterdir()] == ["step-000001"]

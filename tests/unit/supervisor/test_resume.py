@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
 from holdfast.supervisor.resume import Origin, arguments, confirmed, environment, find_origin, names_in
+from holdfast.supervisor.set_aside import set_aside
 
 
 @pytest.fixture
@@ -158,3 +160,37 @@ def test_the_environment_holds_what_is_known_and_no_more(tmp_path: Path) -> None
         "HOLDFAST_WORKERS": "2",
         "HOLDFAST_LR_FACTOR": "0.5",
     }
+
+
+@every_case(
+    ("message", "moves"),
+    [
+        ("ValueError: Files ['a.pt'] are already present in the directory {out}. Pass require_empty=False.", True),
+        ("RuntimeError: output folder 'out' is not empty", True),
+        ("ValueError: {out} has no labels", False),
+        ("ValueError: /data/outlines is not empty", False),
+    ],
+    ids=["its path", "its name", "another error", "another folder"],
+)
+def test_checkpoints_are_moved_only_out_of_the_folder_that_is_refused(
+    run: RunFolder, tmp_path: Path, message: str, moves: bool
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir(exist_ok=True)
+    save(out / "a.pt", 10, 100.0)
+    told(run, out / "a.pt")
+    (out / "notes.txt").write_text("not ours")
+    moved = set_aside(run, message.format(out=out), 1)
+    assert moved == (out / "attempt-1" if moves else None)
+    assert (out / "attempt-1/a.pt").exists() is moves and (out / "a.pt").exists() is not moves and (out / "notes.txt").exists()
+    shutil.rmtree(out / "attempt-1", ignore_errors=True)
+
+
+def test_what_was_moved_earlier_is_not_replaced(run: RunFolder, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "attempt-1").mkdir(parents=True)
+    (out / "attempt-1" / "a.pt").write_text("of the run that this one resumes")
+    save(out / "a.pt", 10, 100.0)
+    told(run, out / "a.pt")
+    assert set_aside(run, f"{out} is not empty", 1) == out / "attempt-2"
+    assert (out / "attempt-1" / "a.pt").read_text() == "of the run that this one resumes"

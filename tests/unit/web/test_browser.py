@@ -15,7 +15,7 @@ import torch
 from holdfast_run import wait_until
 from small_server import own_token
 
-from holdfast.inside.observers.saved_batch import DrawnBatch, save_batches
+from holdfast.inside.observers.batches import DrawnBatch, save_batches
 from holdfast.probe.changing import change
 from holdfast.probe.serve.server import Server
 from holdfast.probe.target import registered_runs

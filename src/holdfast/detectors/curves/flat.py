@@ -53,15 +53,16 @@ def flat(curves: Curves, *, at_least: int = 8, moved: float = 0.02, above: float
 
 
 def never_off_the_ground(
-    curves: Curves, *, at_least: int = 20, ground: float = 0.01, underfit: float = 0.05, long: int = 40
+    curves: Curves, *, at_least: int = 20, ground: float = 0.01, underfit: float = 0.05, long: int = 40, updates: int = 128
 ) -> Iterator[Finding]:
     """A metric that can be 1 stays under `ground` for the whole run, and the validation loss has not fallen.
 
-    Where the loss did fall, but after `long` evaluations the metric is still under `underfit`: `underfitting`.
+    Where the loss did fall, but after `long` evaluations the metric is still under `underfit`: `underfitting`. Fewer than
+    `updates` updates say nothing, where steps are known to be updates: several between two evaluations.
     """
     metric = next((curve for curve in curves.metrics if curve.better == "higher" and curve.split in HELD_OUT), None)
     val = curves.val_loss
-    if metric is None or len(metric.finite()) < at_least:
+    if metric is None or len(metric.finite()) < at_least or _is_short(metric, updates):
         return
     values = metric.finite().values
     best, fell = float(np.max(values)), val is not None and len(shape := Shape(val)) > 0 and shape.end < 0.95 * shape.start
@@ -69,6 +70,10 @@ def never_off_the_ground(
         return
     code = "underfitting" if best > ground or fell else "not-learning"
     yield curve_finding(code, metric.finite(), len(values) - 1, onset=int(metric.steps[0]), best=best)
+
+
+def _is_short(metric: Curve, updates: int) -> bool:
+    return float(np.median(np.diff(metric.steps))) > 1 and int(metric.steps[-1]) < updates
 
 
 def _of_single_steps(curve: Curve) -> bool:

@@ -6,13 +6,14 @@ from holdfast.detectors.finding import Finding
 from holdfast.signals.run_view import RunView, Untrained
 
 
-def parameters_not_trained(run: RunView, *, steps: int = 48, share: float = 0.1) -> Finding | None:
+def parameters_not_trained(run: RunView, *, steps: int = 48, share: float = 0.1, few: float = 0.01) -> Finding | None:
     """Some parameters have not been trained for `steps` steps. Info, unless nobody can have meant it so.
 
     Nobody means: an optimizer that holds parameters which never get a gradient (`share` of all, a few may be unused), or
     parameters that no optimizer holds *behind* some that are trained (a layer that was replaced after the optimizer was
     made), or an optimizer that holds no parameter of the model at all any more. Layers that are frozen, or missing from the
-    optimizer before the first one that is trained, are fine-tuning. A gradient that is exactly 0 in every sample is none.
+    optimizer before the first one that is trained, are fine-tuning; `few` of them are constants of the model. A gradient that is
+    exactly 0 in every sample is none.
     """
     out = _zero_gradients(run, steps)
     out |= {name: one for name, one in run.untrained.items() if run.step - one.since >= steps}
@@ -25,6 +26,8 @@ def parameters_not_trained(run: RunView, *, steps: int = 48, share: float = 0.1)
     behind = _behind_trained(out, of)
     cut_off = len(by_reason.get("no-gradient", ())) >= share * of
     why = "no-optimizer" if behind else "no-gradient" if cut_off else max(by_reason, key=lambda reason: len(by_reason[reason]))
+    if why == "frozen" and len(by_reason[why]) < few * of:
+        return None
     names = behind if why == "no-optimizer" and behind else by_reason[why]
     evidence = {
         "onset": min(out[name].since for name in names),

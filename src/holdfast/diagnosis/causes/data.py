@@ -66,6 +66,7 @@ TOKENIZER = Cause(
     code="tokenizer-mismatch",
     seen_by=("token-out-of-range",),
     against=("labels-beyond",),
+    ruled_out_by=("no-embedding",),
     because="The tokenizer does not belong to the model, or tokens were added to one of them.",
     likely=0.4,
     fixes=(
@@ -77,9 +78,18 @@ TOO_LONG = Cause(
     code="sequence-too-long",
     seen_by=("token-out-of-range",),
     against=("labels-beyond",),
+    ruled_out_by=("no-embedding",),
     because="A text has more tokens than the model has positions.",
     likely=0.25,
     fixes=(Fix("truncate to the model's maximum length", setting="max_length", op="set", value=512),),
+)
+INDEX_BEYOND = Cause(
+    code="index-beyond-tensor",
+    seen_by=("token-out-of-range",),
+    signs=("no-embedding",),
+    because="A tensor is indexed beyond its end: by an id, a label or a position that it has no row for.",
+    likely=0.1,
+    fixes=(Fix("the traceback names the line: compare the index's maximum with the tensor's size there"),),
 )
 LABELS_OUT_OF_RANGE = Cause(
     code="labels-out-of-range",
@@ -135,6 +145,7 @@ OF_DATA = (
     AUGMENTED_VALIDATION,
     TOKENIZER,
     TOO_LONG,
+    INDEX_BEYOND,
     LABELS_OUT_OF_RANGE,
     RARE_CLASSES,
     ONE_CLASS,

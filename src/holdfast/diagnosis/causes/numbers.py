@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from holdfast.diagnosis.causes.cause import Cause, Fix
 
 _LOWER = Fix("lower the learning rate", setting="lr", op="multiply", value=0.25)
@@ -50,7 +52,8 @@ LEARNING_RATE_TOO_HIGH = Cause(
     because="Updates are too large.",
     likely=0.5,
     fixes=(
-        _LOWER,
+        Fix("set the learning rate back to what it was before the jump, and check the schedule", needs=("lr-jumped",)),
+        replace(_LOWER, ruled_out_by=("lr-jumped",)),
         Fix(
             "warm up the learning rate over the first epochs",
             setting="warmup_epochs",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import sys
 from typing import Any
 
+import torch
 from torch import nn
 
 from holdfast.drills.fault import CannotHappen, Expected, Fault
 from holdfast.drills.injection.context import FaultContext
+from holdfast.inside.gradients.non_finite import bad_tensors
 
 
 class CheckpointNanBest(Fault):
@@ -20,9 +23,25 @@ class CheckpointNanBest(Fault):
     needs = ("saves",)
 
     def update(self, context: FaultContext) -> None:
-        """From here on the next state that is taken is the one."""
+        """From here on the next state that is taken is the one. A trainer may replace the NaN, or save another copy."""
         layer, weight = _a_layer(context.model)
         taken = False
+        saved: list[bool] = []  # for each save since, whether it holds a NaN
+        withdraw = context.withdraw
+        write: Any = torch.serialization._save  # inside `torch.save`: Holdfast passes over a save that Holdfast calls
+
+        def look(thing: Any, *args: Any, **kwargs: Any) -> Any:
+            if taken and not any(saved):
+                saved.append(bool(bad_tensors(thing)))
+            return write(thing, *args, **kwargs)
+
+        def end() -> None:
+            if not taken:
+                withdraw("it takes no state_dict of the model after the fault")
+            elif saved and not any(saved):
+                withdraw("what it saves does not hold the NaN")
+            elif not saved and "safetensors.torch" not in sys.modules:
+                withdraw("nothing was saved after the fault")
 
         def corrupt(_module: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
             nonlocal taken
@@ -41,6 +60,8 @@ class CheckpointNanBest(Fault):
         hook = getattr(layer, "register_state_dict_post_hook", layer._register_state_dict_hook)
         taking = hook(corrupt)
         updating = context.optimizer.register_step_post_hook(over)
+        torch.serialization._save = look  # type: ignore[assignment]
+        atexit.register(end)
 
 
 def _a_layer(model: nn.Module) -> tuple[Any, str]:

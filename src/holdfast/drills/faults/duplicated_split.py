@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from holdfast.drills.fault import Expected, Fault
+from holdfast.drills.fault import CannotHappen, Expected, Fault
 from holdfast.drills.injection.context import FaultContext
 
 _KEPT = 32  # batches
@@ -39,11 +39,22 @@ class DuplicatedSplit(Fault):
         """Samples out of all that were kept, as many as the batch has; where they cannot be mixed, whole batches."""
         if not self._kept:
             return batch
+        if _build(batch) != _build(self._kept[0]):
+            raise CannotHappen("evaluations have batches of another build")
         self._next += 1
         try:
             return _mixed(self._kept, batch, self._next)
-        except (TypeError, ValueError, RuntimeError):
+        except (TypeError, ValueError, RuntimeError, IndexError):
             return self._kept[self._next % len(self._kept)]
+
+
+def _build(batch: Any) -> Any:
+    """The kinds of its parts, and the shapes of its samples."""
+    if isinstance(batch, dict):
+        return {name: _build(part) for name, part in batch.items()}
+    if isinstance(batch, torch.Tensor):
+        return tuple(batch.shape[1:])
+    return [_build(part) for part in batch[:1]] if isinstance(batch, list | tuple) else type(batch)
 
 
 def _mixed(kept: list[Any], batch: Any, number: int) -> Any:

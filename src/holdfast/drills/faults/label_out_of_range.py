@@ -22,6 +22,7 @@ class LabelOutOfRange(Fault):
         findings=("process-died", "non-finite-loss", "token-out-of-range"),
         causes=("labels-out-of-range", "bad-batch"),
         survivable=True,
+        by_loss=True,
     )
     needs = ("labels",)
 
@@ -30,6 +31,8 @@ class LabelOutOfRange(Fault):
         beyond = _classes(context)
 
         def corrupt(labels: torch.Tensor) -> None:
+            if labels.is_floating_point():
+                raise CannotHappen("the labels are no classes but masks or values")
             labels.view(-1)[0] = beyond
 
         return context.change_labels(batch, corrupt)

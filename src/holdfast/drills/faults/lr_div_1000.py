@@ -18,6 +18,7 @@ class LearningRateThousandth(Fault):
     expected = Expected(
         findings=("loss-plateau", "not-learning", "underfitting"),
         causes=("setting-changed", "learning-rate-too-low", "schedule-ended"),
+        by_loss=True,
     )
     lasting = True
     on_every_rank = True

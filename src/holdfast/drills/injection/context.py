@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import mmap
 import os
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from holdfast.inside.discovery import find_live_objects, find_roots
 
 Optimizer = torch.optim.Optimizer | KerasOptimizer
 _COUNT = struct.Struct("<q")
-_TARGETS = ("labels", "label", "targets", "target", "y")
+_TARGETS = ("labels", "label", "targets", "target", "y", "classes", "cls", "boxes", "bboxes", "batch_idx", "masks", "keypoints")
 
 
 class FaultContext:
@@ -31,6 +32,7 @@ class FaultContext:
         self.folder = folder
         self.random = random.Random(seed)
         self.rank = int(os.environ.get("RANK", "0"))
+        self.withdraw: Callable[[str], None] = lambda _why: None  # for the fault that happens: it turned out to change nothing
         self._optimizer: Optimizer | None = None
         self._model: nn.Module | None = None
         self._step = _shared_count(folder / f"step-{self.rank}")
@@ -119,17 +121,31 @@ class FaultContext:
         """The batch, with a changed copy of each floating-point tensor that the model is fed; labels and targets stay."""
         if isinstance(batch, dict):
             inputs = {name: value for name, value in batch.items() if name not in _TARGETS}
-            return type(batch)({**batch, **_change_floats(inputs, change)})
-        if isinstance(batch, list | tuple) and not hasattr(batch, "_fields") and len(batch) > 1:
-            return type(batch)([_change_floats(batch[0], change), *batch[1:]])
+            return _with(batch, _change_floats(inputs, change))
+        if isinstance(batch, list | tuple) and not hasattr(batch, "_fields") and batch:
+            first = self.change_inputs(batch[0], change) if len(batch) == 1 else _change_floats(batch[0], change)
+            return type(batch)([first, *batch[1:]])
         return _change_floats(batch, change)
+
+    def has_floats(self, batch: Any) -> bool:
+        """Whether `change_inputs` finds something to change."""
+        try:
+            self.change_inputs(batch, lambda tensor: tensor)
+        except CannotHappen:
+            return False
+        return True
 
     def change_labels(self, batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
         """The batch, with a changed copy of its labels: whole numbers, called so or last in the batch."""
         if isinstance(batch, dict):
-            names = [name for name in _TARGETS if isinstance(batch.get(name), torch.Tensor)]
-            if names:
-                return type(batch)({**batch, names[0]: _changed(batch[names[0]], change)})
+            for name in _TARGETS:
+                labels = batch.get(name)
+                if isinstance(labels, torch.Tensor):
+                    return _with(batch, {name: _changed(labels, change)})
+                if isinstance(labels, list) and labels and all(isinstance(part, torch.Tensor) for part in labels):  # per image
+                    together = _changed(torch.cat(labels), change)
+                    parts = torch.split_with_sizes(together, [len(part) for part in labels])
+                    return _with(batch, {name: list(parts)})
         if isinstance(batch, list | tuple) and len(batch) > 1:
             last = batch[-1]
             if isinstance(last, torch.Tensor) and not last.is_floating_point():
@@ -146,7 +162,7 @@ def _change_floats(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
             done += 1
             return _changed(part, change)
         if isinstance(part, dict):
-            return type(part)({name: visit(value) for name, value in part.items()})
+            return _with(part, {name: visit(value) for name, value in part.items()})
         if isinstance(part, tuple) and hasattr(part, "_fields"):
             return type(part)(*map(visit, part))
         if isinstance(part, list | tuple):
@@ -159,11 +175,19 @@ def _change_floats(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return result
 
 
+def _with(batch: dict[Any, Any], values: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A copy of a dictionary of any kind with other values; not every kind can be made of one."""
+    other = copy.copy(batch)
+    other.update(values)
+    return other
+
+
 def _changed(tensor: torch.Tensor, change: Callable[[torch.Tensor], Any]) -> torch.Tensor:
     """A copy after `change`, which works in place or returns another."""
-    copy = tensor.detach().clone()
-    result = change(copy)
-    return result if isinstance(result, torch.Tensor) else copy
+    copied = tensor.detach().clone()
+    result = change(copied)
+    changed = result if isinstance(result, torch.Tensor) else copied
+    return changed.requires_grad_(tensor.requires_grad)  # the script may differentiate by its inputs
 
 
 def _size(optimizer: Optimizer) -> int:

@@ -71,6 +71,11 @@ class Facts:
             except CannotHappen:
                 continue
 
+    def inputs_seen(self, inputs: tuple[Any, ...], context: FaultContext) -> None:
+        """The model was called: a loader may hand out images as bytes."""
+        if any(context.has_floats(part) for part in inputs):
+            self.have.add("float-inputs")
+
     def look_at(self, context: FaultContext) -> None:
         """Look at the model and its surroundings, once."""
         kinds = {type(module) for module in context.model.modules()}

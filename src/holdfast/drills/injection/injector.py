@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import io
 import os
 import random
 from collections.abc import Callable
@@ -39,6 +40,10 @@ _LIGHTNING = ("lightning.fabric.utilities.cloud_io", "lightning_fabric.utilities
 _LOADER = inspect.signature(DataLoader.__init__)
 
 
+def _needs_floats(live: Live) -> bool:
+    return "float-inputs" in live.fault.needs
+
+
 def begin() -> None:
     """Called when torch is imported, before Holdfast is armed: inject what the environment asks for."""
     plan = Plan.from_environment(os.environ)
@@ -64,7 +69,9 @@ class Injector:
         self._control = not plan.faults
         self._patches = Patches()
         self._drawn = False  # whether a loader has handed out a batch to learn from
+        self._whole = False  # whether that had whole numbers only (images as bytes): the model is fed others
         self._learned_from = 0  # the data set of the first batches
+        self._in_memory: io.BytesIO | None = None  # a checkpoint that was saved there
         self._called: nn.Module | None = None  # the outermost module that computes right now
         self._hooked: list[Any] = []
         self._live: list[Live] = []
@@ -91,6 +98,7 @@ class Injector:
             replace(torch.autograd, "backward", self._backward)
         if uses & {"saving", "saved"} or self._control:
             replace(torch, "save", self._save)
+            replace(Path, "write_bytes", self._write_bytes)
             when_imported(dict.fromkeys(_LIGHTNING, lambda module: replace(module, "_atomic_save", self._save)))
         if "collective" in uses and torch.distributed.is_available():
             for name in _COLLECTIVES:
@@ -128,17 +136,27 @@ class Injector:
         self._called = None
         while self._hooked:
             self._hooked.pop().remove()
-        takes_in, gives_out = not self._drawn and self._due("batch"), self._due("output")
-        if takes_in or gives_out:
+        looks = self._control and self.context.step == 1
+        if self._at_model() or self._due("output") or looks:
             for module in (self.context.model, *self.context.called_modules()):
-                self._hooked.append(module.register_forward_pre_hook(self._inputs, prepend=True))
+                self._hooked.append(module.register_forward_pre_hook(self._inputs, prepend=True, with_kwargs=True))
                 self._hooked.append(module.register_forward_hook(self._output))
 
-    def _inputs(self, module: nn.Module, inputs: tuple[Any, ...]) -> Any:
+    def _at_model(self) -> list[Live]:
+        """Faults in batches that happen to what the model is fed: there is no loader, or its batches have no such values."""
+        return [live for live in self._due("batch") if not self._drawn or (self._whole and _needs_floats(live))]
+
+    def _inputs(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
         outermost = self._called is None
         if outermost:
             self._called = module
-        return self._through("batch", inputs) if outermost and not self._drawn and self._learns() else None
+        if not outermost or not self._learns():
+            return None
+        if self._control:
+            self.facts.inputs_seen((*inputs, named), self.context)
+        if inputs and (not named or self.context.has_floats(inputs)):
+            return self._through("batch", inputs, self._at_model()), named
+        return inputs, self._through("batch", named, self._at_model())
 
     def _output(self, module: nn.Module, _inputs: Any, output: Any) -> Any:
         if self._called is not module:
@@ -149,8 +167,8 @@ class Injector:
     def _learns(self) -> bool:
         return self.context.model.training and torch.is_grad_enabled()
 
-    def _through(self, place: str, value: Any) -> Any:
-        for live in self._due(place):
+    def _through(self, place: str, value: Any, lives: list[Live] | None = None) -> Any:
+        for live in self._due(place) if lives is None else lives:
             value = live.happen(self.context, getattr(live.fault, place), value, self.context, otherwise=value)
         return value
 
@@ -185,8 +203,11 @@ class Injector:
             training = self._is_training(iterator)
             if self._control:
                 self.facts.batch_seen(batch, self.context, training=training)
-            self._drawn = self._drawn or training
-            return self._through("batch" if training else "held_out_batch", batch)
+            if training and not self._drawn:
+                self._drawn, self._whole = True, not self.context.has_floats(batch)
+            if not training:
+                return self._through("held_out_batch", batch)
+            return self._through("batch", batch, [live for live in self._due("batch") if live not in self._at_model()])
 
         return __next__
 
@@ -226,12 +247,31 @@ class Injector:
                 for live in self._due("saving"):
                     live.happen(self.context, live.fault.saving, Path(f), self.context)
             result = original(obj, f, *args, **kwargs)
+            self._in_memory = f if isinstance(f, io.BytesIO) and is_state(obj) else None
             if isinstance(f, str | os.PathLike) and is_state(obj):
                 for live in self._due("saved"):
                     live.happen(self.context, live.fault.saved, Path(f), self.context)
             return result
 
         return save
+
+    def _write_bytes(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A checkpoint that was saved into memory gets to the disk: Ultralytics writes the same bytes to several files."""
+
+        def write_bytes(path: Path, data: Any) -> Any:
+            memory = self._in_memory
+            is_save = memory is not None and not memory.closed and len(data) == memory.getbuffer().nbytes
+            if is_save:
+                self.facts.have.add("saves")
+                for live in self._due("saving"):
+                    live.happen(self.context, live.fault.saving, path, self.context)
+            result = original(path, data)
+            if is_save:
+                for live in self._due("saved"):
+                    live.happen(self.context, live.fault.saved, path, self.context)
+            return result
+
+        return write_bytes
 
     def _collective(self, name: str) -> Callable[..., Any]:
         def make(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -38,6 +38,7 @@ class Live:
         if first:
             self._notes.write("injected", fault=self.fault.code, number=self._number, step=context.step, rank=context.rank)
         self._over = not self.fault.lasting
+        context.withdraw = self._withdraw
         try:
             return place(*arguments)
         except NotHere as why:
@@ -48,5 +49,8 @@ class Live:
             return otherwise
         except CannotHappen as why:
             self._over = True
-            self._notes.write("cannot-happen", fault=self.fault.code, number=self._number, why=str(why))
+            self._withdraw(str(why))
             return otherwise
+
+    def _withdraw(self, why: str) -> None:
+        self._notes.write("cannot-happen", fault=self.fault.code, number=self._number, why=why)

@@ -16,11 +16,13 @@ from typing import Any
 
 import torch
 
-from holdfast.inside.control.action_queue import ActionQueue, QueuedAction
+from holdfast.checkpoints.manifest import kept_in
+from holdfast.errors import CannotRestore
 from holdfast.inside.control.settings import LearningRateFactor, Settings
 from holdfast.inside.guard.guard import Guard
 from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.trainer_link import TrainerLink
+from holdfast.signals.action_queue import ActionQueue, QueuedAction
 from holdfast.signals.actions import Action, Refused
 from holdfast.signals.pulse import SAVING
 from holdfast.signals.recorder import Recorder
@@ -128,6 +130,8 @@ class Control:
         row: dict[str, Any] = {"number": queued.number, "state": state, "at": step, "detail": detail, "rank": self._rank}
         if action.kind == "roll-back" and state == "done":
             row["to"] = self._restored
+            if isinstance(action.settings.get("to"), int):
+                row["settings"] = {**action.settings, "to": self._restored}  # it may have been newer than what was asked for
         self._unwritten.append({"time": round(time.time(), 3), **action.as_row(), **row})
         self._write_rows()
         if action.kind == "stop" and state == "done":
@@ -159,7 +163,10 @@ class Control:
         return f"restored the state of step {restored}; learning rate x {self.lr.factor:g}"
 
     def _restore(self, to: Any, before: int | None) -> int:
-        """Restore a snapshot up to step `to`, or on "disk" the newest clean one up to `before`, else of all; returns its step."""
+        """Restore a snapshot up to step `to`, or on "disk" the newest clean one up to `before`, else of all; returns its step.
+
+        A checkpoint on disk up to `before` that is newer than the snapshot loses less. Ranks might not agree on it.
+        """
         if to == "disk":
             step = self.snapshots.restore_from_disk(self._checkpoints, at_or_before=before)
             if step is None and before is not None:
@@ -170,9 +177,20 @@ class Control:
         snapshot = self.snapshots.at_or_before(int(to)) if to is not None else None
         if snapshot is None:
             raise Refused("no clean snapshot is that old")
-        self.snapshots.restore(snapshot.step)
-        self.snapshots.drop_after(snapshot.step)
-        return snapshot.step
+        step = self._restore_newer(snapshot.step, before) if before is not None and self.snapshots.alone else None
+        if step is None:
+            self.snapshots.restore(step := snapshot.step)
+        self.snapshots.drop_after(step)
+        return step
+
+    def _restore_newer(self, than: int, before: int) -> int | None:
+        if not any(than < kept.step <= before for kept in kept_in(self._checkpoints)):
+            return None
+        try:
+            step = self.snapshots.restore_from_disk(self._checkpoints, at_or_before=before)
+        except CannotRestore:
+            return None
+        return step if step is not None and step > than else None
 
     def _lower_lr(self, action: Action, step: int) -> str:
         self.lr.lower(float(action.settings["factor"]), step, warmup_steps=int(action.settings.get("warmup_steps", 0)))

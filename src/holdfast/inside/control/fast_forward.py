@@ -1,7 +1,8 @@
 """Fast-forward a restarted script that cannot resume by itself: its own loop runs, with its own counters, but learns nothing.
 
-The saved state is restored at the first step. Up to the step of that state there is no backward pass and no update; then it is
-restored again, with the random generators, and training continues as if nothing had happened.
+The saved state is restored at the first step, but for the schedulers, which the script advances itself. Up to the step of that
+state there is no backward pass and no update; then it is restored again, with schedulers and random generators, and training
+continues as if nothing had happened.
 
 A forward pass in training mode returns the output of an earlier batch of the same shape, and a loader without workers returns an
 earlier batch of the same size: nobody learns from them. Evaluations compute real metrics of the saved state, once for each input.
@@ -24,7 +25,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, OptimizersMissing
 from holdfast.inside.guard.skipping import SkippedUpdate
 from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.ranks import world_size
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 Optimizer = torch.optim.Optimizer
 _OUTPUT_BYTES = 256 << 20  # of the outputs that are kept, all together
 _OUTPUTS = 64  # in training mode: each is for another shape of the input
+_DRAWN_AHEAD = 8  # steps; Accelerate and Lightning draw one batch ahead
 _PLAIN = (int, float, bool, str, type(None))
 
 
@@ -70,7 +72,7 @@ class FastForward:
     def __init__(self, control: Control, folder: Path, to: int, *, caches: bool) -> None:
         self._control, self._folder, self.to = control, folder, to
         self._steps: dict[int, int] = {}  # that each optimizer has made
-        self._fits, self._why, self._stepped_again = False, "", False
+        self._fits, self._why, self._may_fit_later, self._stepped_again = False, "", False, False
         self._seen: set[int] = set()
         self._left_out: SkippedUpdate | None = None
         self._trained: dict[int, list[torch.Tensor]] = {}  # by optimizer: what got gradients in its first step
@@ -83,17 +85,19 @@ class FastForward:
 
     def begin(self, *, others: bool) -> bool:
         """Put the kept state back; False, with nothing changed, if it does not fit. It may yet, if `others` are still to come."""
-        if self._put_back_first() or (others and self._why):
+        if self._restore() or (self._why and (others or self._may_fit_later)):
             self._say(f"fast-forwarding to step {self.to:,}: the script's loop runs without updates")
             return True
         self._give_up()
         return False
 
-    def _put_back_first(self) -> bool:
+    def _restore(self, *, is_last: bool = False) -> bool:
         try:
-            found = self._control.snapshots.restore_from_disk(self._folder, at_or_before=self.to)
+            found = self._control.snapshots.restore_from_disk(
+                self._folder, at_or_before=self.to, randomness=is_last and self._alone, schedulers=is_last
+            )  # what is on disk is rank 0's; the generators of the others have drawn as before on the way here
         except HoldfastError as error:
-            self._why = error.problem
+            self._why, self._may_fit_later = error.problem, isinstance(error, OptimizersMissing)
             return False
         if found:
             self.to, self._fits = found, True
@@ -119,8 +123,12 @@ class FastForward:
         return True
 
     def next_batch(self, iterator: Any) -> Any:
-        """The next batch of a training loader without workers, by its sampler alone where possible; None: draw it normally."""
-        return self._drawn.next(iterator) if self._caches and torch.is_grad_enabled() else None
+        """The next batch of a training loader without workers, by its sampler alone where possible; None: draw it normally.
+
+        The last ones are drawn normally: trainers that draw ahead learn from them.
+        """
+        is_far = max(self._steps.values(), default=0) < self.to - _DRAWN_AHEAD
+        return self._drawn.next(iterator) if is_far and self._caches and torch.is_grad_enabled() else None
 
     def before(self, training: Training, optimizer: Optimizer) -> bool:
         """An update comes: leave it out. An optimizer that is new here brings its own part of the state.
@@ -129,7 +137,7 @@ class FastForward:
         """
         if id(optimizer) not in self._seen:
             if self._seen:
-                self._put_back_first()
+                self._restore()
             self._seen.add(id(optimizer))
         elif not self._fits:
             self._give_up()
@@ -154,15 +162,13 @@ class FastForward:
         if main is not optimizer or not self._fits or self._steps[id(optimizer)] < self.to:
             return False
         self._outputs.remove()
-        self._put_back(randomness=self._alone)  # what is on disk is rank 0's; the others have drawn as before on the way here
+        why = "" if self._restore(is_last=True) else self._why or "its checkpoint is gone"
+        rest = f"; schedulers and random numbers are not those of that step: {why}" if why else ""
         HEARTBEAT.enter(TRAINING)
         skipped = self.protected.num_skipped if self.protected is not None else 0
         left = f"; skipped {skipped} save{'s' * (skipped > 1)} over earlier checkpoints" if skipped else ""
-        self._say(f"training continues at step {self.to:,}{left}")
+        self._say(f"training continues at step {self.to:,}{left}{rest}")
         return True
-
-    def _put_back(self, *, randomness: bool = False) -> None:
-        self._control.snapshots.restore_from_disk(self._folder, at_or_before=self.to, randomness=randomness)
 
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -238,28 +244,24 @@ class _Forward:
 
 def _key(model: nn.Module, args: Any, kwargs: Any) -> Any:
     """What an output depends on while the weights stay the same; in training mode only shapes matter. None if it is not known."""
-    try:
-        return _key_of(model, args, kwargs)
-    except Exception:  # noqa: BLE001 - an input of a rare kind: the forward pass runs
-        return None
-
-
-def _key_of(model: nn.Module, args: Any, kwargs: Any) -> Any:
-    leaves, structure = pytree.tree_flatten((args, kwargs))
     parts: list[Any] = []
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            parts.append((leaf.shape, leaf.dtype, leaf.device, None if model.training else _checksum(leaf)))
-        elif isinstance(leaf, _PLAIN):
-            parts.append(leaf)
-        else:
-            return None
-    autocast = torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
-    return id(model), model.training, torch.is_grad_enabled(), autocast, repr(structure), tuple(parts)
+    with contextlib.suppress(Exception):  # an input of a rare kind: the forward pass runs
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        for leaf in leaves:
+            if isinstance(leaf, torch.Tensor):
+                parts.append((leaf.shape, leaf.dtype, leaf.device, None if model.training else _checksum(leaf)))
+            elif isinstance(leaf, _PLAIN):
+                parts.append(leaf)
+            else:
+                return None
+        autocast = torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
+        return id(model), model.training, torch.is_grad_enabled(), autocast, repr(structure), tuple(parts)
+    return None
 
 
 def _checksum(tensor: torch.Tensor) -> tuple[float, float]:
-    values = tensor.detach().reshape(-1).double()
+    values = tensor.detach().reshape(-1)
+    values = (values.cpu() if values.device.type == "mps" else values).double()
     places = torch.arange(1, values.numel() + 1, dtype=torch.float64, device=values.device)
     first, second = torch.stack([values.sum(), (values * places.remainder(8191)).sum()]).tolist()
     return first, second

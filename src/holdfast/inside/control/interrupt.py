@@ -74,12 +74,12 @@ class Interrupt:
         raise KeyboardInterrupt
 
     def _save(self, training: Training) -> str:
-        from holdfast.inside.control.save_now import SaveNow
+        from holdfast.inside.run_checkpoints import RunCheckpoints
 
         assert self._scope is not None
-        save_now = SaveNow(training, self._scope, self._process)
-        response = save_now.save(None)()
-        save_now.close()
+        checkpoints = RunCheckpoints(self._scope, self._process)
+        response = checkpoints.save_on_request(training)()
+        checkpoints.close()
         return f"saved {response['path']}" if response.get("ok") else f"no checkpoint was saved: {response.get('error')}"
 
 

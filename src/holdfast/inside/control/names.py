@@ -1,150 +1,156 @@
-"""The names that evaluated code sees: live locals and globals of the user's frames, and objects found by type.
+"""The names that evaluated code sees: its own, live locals and globals of the user's frames, and objects found by type.
 
-Lookup order: the innermost user frame's locals and globals, its callers', names assigned by earlier evaluations, then objects
-found by type (`model`, `optimizer`, …). An assignment goes to where the name was found; a new name stays here.
+Python asks `__missing__` for every name that the code has not assigned itself. What it assigns stays here while it runs; then a
+name of the script is assigned where the script has it, and a new one stays for the next evaluation. Before Python 3.13 the locals
+of a function are a copy that must be written back, which is safe only in the function's own thread.
 """
 
 from __future__ import annotations
 
 import builtins
+import ctypes
 import gc
 import importlib
+import inspect
+import os
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.utils.data import DataLoader
 
-from holdfast.inside.control.frames import Locals, all_frames, is_function, users_frames
 from holdfast.state.related_objects import find_related_objects
 
-if TYPE_CHECKING:
-    from holdfast.inside.training import Training
-
 _MODULES = {"torch": "torch", "dist": "torch.distributed", "gc": "gc", "threading": "threading"}
-_TRAINERS = ("lightning", "pytorch_lightning", "transformers")
-Finder = Callable[[str, list[FrameType]], Any]
+_STDLIB = str(Path(inspect.__file__).parent) + os.sep
+_LIBRARIES = {
+    *("torch", "holdfast", "numpy", "lightning", "pytorch_lightning", "lightning_fabric", "lightning_utilities", "transformers"),
+    *("accelerate", "deepspeed", "ignite", "fastai", "fairscale", "composer", "ray", "torchmetrics", "IPython", "ipykernel"),
+}
+_WRITE_THROUGH = sys.version_info >= (3, 13)
+_OWN_REFERENCES = 3  # to a copy of locals that nobody else holds: the frame, a variable, getrefcount's argument
+FrameFinder = Callable[[], FrameType | None]
 
 
-class Scopes:
-    """The scopes of one evaluation, innermost first: each user frame's locals, if any, and globals."""
+def all_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """A frame and its callers, innermost first."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
-    def __init__(self, frame: FrameType | None, find: Finder, *, in_thread: bool) -> None:
-        self._frames, self._find = list(all_frames(frame)), find
-        self._levels: list[Any] = []  # dicts and `Locals`
-        user_frames = users_frames(self._frames)
-        self._module = user_frames[0].f_globals if user_frames else None
-        for user_frame in user_frames:
-            if is_function(user_frame):
-                self._levels.append(Locals(user_frame, in_thread=in_thread))
-            elif user_frame.f_locals is not user_frame.f_globals:  # a class body, or code run by `exec`
-                self._levels.append(user_frame.f_locals)
-            self._levels.append(user_frame.f_globals)
 
-    def level_of(self, name: str) -> Any:
-        """The innermost level that defines a name, or None."""
-        return next((level for level in self._levels if name in level), None)
+def users_frames(frames: Iterable[FrameType]) -> list[FrameType]:
+    """The frames whose code is not torch's, Python's or a training framework's."""
+    return [frame for frame in frames if _is_users(frame)]
 
-    def by_type(self, name: str) -> Any:
-        """The object that most scripts give this name, or None."""
-        return self._find(name, self._frames)
 
-    def assign_global(self, name: str, value: Any) -> None:
-        """Assign a global of the innermost user frame."""
-        if self._module is not None:
-            self._module[name] = value
+def _is_users(frame: FrameType) -> bool:
+    if type(frame.f_globals) is not dict:  # evaluated code
+        return False
+    name, file = frame.f_globals.get("__name__"), frame.f_code.co_filename
+    if isinstance(name, str) and name.partition(".")[0] in _LIBRARIES:
+        return False
+    return not file.startswith("<frozen") and (not file.startswith(_STDLIB) or "-packages" in file)
 
-    def all_names(self) -> Iterator[str]:
-        """All names in scope."""
-        for level in self._levels:
-            yield from level
 
-    def release(self) -> None:
-        """Keep no frame or value alive after the evaluation."""
-        for level in self._levels:
-            if isinstance(level, Locals):
-                level.release()
-        self._module = None
-        self._levels.clear()
-        self._frames.clear()
+def all_stacks() -> dict[str, Any]:
+    """The frames of each thread, innermost first."""
+    by_ident = {thread.ident: thread for thread in threading.enumerate()}
+    threads: list[dict[str, Any]] = []
+    for ident, frame in sys._current_frames().items():
+        thread = by_ident.get(ident)
+        name, native = (thread.name, thread.native_id) if thread is not None else ("", None)
+        frames = [[f.f_code.co_name, f.f_code.co_filename, f.f_lineno] for f in all_frames(frame)]
+        threads.append({"ident": ident, "name": name, "native_id": native, "frames": frames})
+    return {"ok": True, "threads": threads}
 
 
 class Names(dict[str, Any]):
-    """The globals of evaluated code; the scopes are per thread, since two threads may evaluate at once.
+    """The globals of evaluated code; its entries are what the code has assigned. `frame` is the training's innermost one."""
 
-    Its own entries are names made by evaluated code. Python stores names declared `global` there directly.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, frame: FrameFinder, find: Callable[[str], Any], own: Iterable[tuple[str, Any]] = ()) -> None:
         super().__init__({"__builtins__": builtins, "__name__": "holdfast_eval"})
-        self._thread = threading.local()
+        self._frame, self._find = frame, find
+        self.update(own)
 
-    def enter(self, scopes: Scopes, declared: frozenset[str]) -> None:
-        """Set this thread's scopes, and the names that its code declares `global`."""
-        self._thread.scopes, self._thread.declared = scopes, declared
-
-    def leave(self) -> None:
-        """Leave the scopes; names declared `global` move to the user's module."""
-        scopes: Scopes = self._thread.scopes
-        for name in self._thread.declared:
-            if dict.__contains__(self, name):
-                scopes.assign_global(name, dict.pop(self, name))
-        scopes.release()
-        self._thread.scopes = None
-
-    def _scopes(self) -> Scopes | None:
-        return getattr(self._thread, "scopes", None)
-
-    def __getitem__(self, name: str) -> Any:
-        scopes, is_own = self._scopes(), dict.__contains__(self, name)
-        if scopes is not None and not (is_own and name in self._thread.declared):
-            level = scopes.level_of(name)
-            if level is not None:
-                return level[name]
-        if is_own:
-            return dict.__getitem__(self, name)
-        if not hasattr(builtins, name):
-            if scopes is not None and (value := scopes.by_type(name)) is not None:
-                return value
-            if name in _MODULES:
-                return importlib.import_module(_MODULES[name])
+    def __missing__(self, name: str) -> Any:
+        for _, scope in self._scopes():
+            if name in scope:
+                return scope[name]
+        if not hasattr(builtins, name) and (value := self._find(name)) is not None:
+            return value
         raise KeyError(name)
 
-    def __setitem__(self, name: str, value: Any) -> None:
-        scopes = self._scopes()
-        level = scopes.level_of(name) if scopes is not None else None
-        if level is None:
-            dict.__setitem__(self, name, value)
-        else:
-            level[name] = value
+    def copy(self) -> Names:
+        """The same names, for another thread."""
+        return Names(self._frame, self._find, self.items())
 
-    def keys(self) -> Any:
-        """All names, for `dir()` and completion."""
-        scopes = self._scopes()
-        return dict.fromkeys((*(scopes.all_names() if scopes is not None else ()), *dict.keys(self))).keys()
+    def drop_hidden(self) -> None:
+        """Forget names of the code that the script has by now: the script's come first."""
+        script = {name for _, scope in self._scopes() for name in scope if not name.startswith("__")}
+        for name in script & self.keys():
+            del self[name]
+
+    def all_names(self) -> set[str]:
+        """All names in scope."""
+        return {*self, *(name for _, scope in self._scopes() for name in scope)}
+
+    def assign(self, assigned: Iterable[str], declared: frozenset[str], *, in_thread: bool) -> None:
+        """Move these names to where the script has them; those `declared` global to the user's module. Raises RuntimeError."""
+        frames = self._user_frames()
+        for name in assigned:
+            scope = next((scope for scope in self._scopes() if name in scope[1]), None)
+            if scope is not None or (name in declared and frames):
+                _assign(scope or (frames[0], frames[0].f_globals), name, self.pop(name), in_thread=in_thread)
+
+    def release(self) -> None:
+        """Empty the copies of locals, which would keep tensors alive as long as their frames."""
+        for frame in self._user_frames() if not _WRITE_THROUGH else ():
+            copy = frame.f_locals
+            if _is_function(frame) and sys.getrefcount(copy) <= _OWN_REFERENCES:  # else the script keeps its own `locals()`
+                copy.clear()
+
+    def _user_frames(self) -> list[FrameType]:
+        return users_frames(all_frames(self._frame()))
+
+    def _scopes(self) -> Iterator[tuple[FrameType, Any]]:
+        """Locals and globals of each user frame, innermost first."""
+        for frame in self._user_frames():
+            yield frame, frame.f_locals
+            yield frame, frame.f_globals
 
 
-class ByType:
-    """The objects of one training, by the names that most scripts give them."""
-
-    def __init__(self, training: Training) -> None:
-        self._training = training
-
-    def __call__(self, name: str, frames: list[FrameType]) -> Any:
-        """The object for a name, or None."""
-        training = self._training
-        if name == "model":
-            return next(iter(training.roots()), None)
-        if name == "optimizer":
-            return training.main_optimizer()
-        if name == "scheduler":
-            return next(iter(find_related_objects(training.roots(), training.optimizers()).schedulers), None)
-        if name == "train_loader":
-            return _loader(*training.loader.drawn_from())
-        return (
-            next((trainer for frame in frames if (trainer := _trainer(frame)) is not None), None) if name == "trainer" else None
+def _assign(scope: tuple[FrameType, Any], name: str, value: Any, *, in_thread: bool) -> None:
+    frame, values = scope
+    is_copy = not _WRITE_THROUGH and _is_function(frame) and values is not frame.f_globals
+    if is_copy and not in_thread:
+        raise RuntimeError(
+            f"{name} is a local of {frame.f_code.co_name}(), which is running: before Python 3.13 it can only be set "
+            "between two steps, without --now"
         )
+    values[name] = value
+    if is_copy:
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+
+
+def _is_function(frame: FrameType) -> bool:
+    return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+
+
+def find_by_type(training: Any, name: str) -> Any:
+    """The object of a `Training` that most scripts give this name, or None."""
+    if name == "model":
+        return next(iter(training.roots()), None)
+    if name == "optimizer":
+        return training.main_optimizer()
+    if name == "scheduler":
+        return next(iter(find_related_objects(training.roots(), training.optimizers()).schedulers), None)
+    if name == "train_loader":
+        return _loader(*training.loader.drawn_from())
+    return importlib.import_module(_MODULES[name]) if name in _MODULES else None
 
 
 def _loader(iterator: Any, dataset: Any) -> Any:
@@ -155,14 +161,3 @@ def _loader(iterator: Any, dataset: Any) -> Any:
     matching = [loader for loader in loaders if (own := vars(loader).get("dataset")) is dataset or id(own) == dataset]
     exact = [loader for loader in matching if iterator is not None and vars(loader).get("_iterator") is iterator]
     return next(iter([*exact, *matching]), None)
-
-
-def _trainer(frame: FrameType) -> Any:
-    """The trainer whose method a frame runs, or None."""
-    if "self" not in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
-        return None
-    local = Locals(frame, in_thread=False)
-    owner = next((local[name] for name in local if name == "self"), None)
-    local.release()
-    kinds = type(owner).__mro__
-    return owner if any(kind.__name__ == "Trainer" and kind.__module__.startswith(_TRAINERS) for kind in kinds) else None

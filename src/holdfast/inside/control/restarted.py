@@ -6,7 +6,7 @@ HOLDFAST_KEPT                Holdfast's own checkpoint, for other scripts: see f
 HOLDFAST_WORKERS             the maximum number of loader workers
 HOLDFAST_MICRO_BATCHES       parts that a `@run.step` splits every batch into
 HOLDFAST_LR_FACTOR           a factor on the learning rate
-HOLDFAST_ELASTIC             1, also in a first attempt, if torchrun may restart the ranks by itself: see elastic.py
+HOLDFAST_ELASTIC             1, also in a first attempt, if torchrun may restart the ranks by itself: see run_checkpoints.py
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any
 
 from holdfast.inside.taps.imports import when_imported
 from holdfast.inside.taps.registry import Taps
+from holdfast.signals.lineage import find_save
 
 ELASTIC = "HOLDFAST_ELASTIC"
 _WORKER_OPTIONS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
@@ -55,10 +56,15 @@ def restarted() -> Restarted | None:
     return read(os.environ)
 
 
-def step_loaded(paths: Iterable[str]) -> int:
-    """The step that a restarted script resumes from, if it loaded the chosen checkpoint; else 0."""
+def step_loaded(paths: Sequence[str], run: Path) -> int:
+    """The step that a restarted script resumes from, if it loaded the chosen checkpoint or one that it saved earlier; else 0."""
     restart = restarted()
-    return (restart.step or 0) if restart is not None and restart.loaded_by_script(paths) else 0
+    if restart is None:
+        return 0
+    if restart.loaded_by_script(paths):
+        return restart.step or 0
+    saves = (find_save(run, path) for path in reversed(paths) if restart.kept is None)
+    return next((save.step for save in saves if save is not None and save.run == run and save.exact and save.step), 0)
 
 
 def read(environment: Mapping[str, str]) -> Restarted | None:

@@ -62,53 +62,15 @@ def read_setting(text: str) -> RequestedSetting:
     return RequestedSetting(name, int(group) if group is not None else None, op, 1.0 / value if op == "/=" else value)
 
 
-class GroupOverrides:
-    """Values of parameter groups that are replaced during an update, and the script's own ones."""
-
-    def __init__(self) -> None:
-        self._overrides: list[tuple[dict[str, Any], str, Any, Any]] = []  # group, name, the script's value, ours
-
-    def apply(self, group: dict[str, Any], name: str, value: Any) -> None:
-        """Replace a value; one in a tensor is written in place, as captured graphs hold the tensor."""
-        own = group[name]
-        if isinstance(own, torch.Tensor):
-            self._overrides.append((group, name, own.clone(), value))
-            own.copy_(value) if isinstance(value, torch.Tensor) else own.fill_(value)
-        else:
-            self._overrides.append((group, name, own, value))
-            group[name] = value
-
-    def revert(self) -> None:
-        """Restore the script's values; one that was written meanwhile is what its writer wants in force."""
-        while self._overrides:
-            group, name, own, value = self._overrides.pop()
-            current = group.get(name)
-            if isinstance(own, torch.Tensor):
-                if isinstance(current, torch.Tensor):
-                    current.copy_(own)
-            elif current == value or not value or not isinstance(current, (int, float)):
-                group[name] = own
-            else:
-                group[name] = current * (own / value)
-
-    def own_value(self, group: dict[str, Any], name: str) -> Any:
-        """The script's value, whether it is overridden now or not."""
-        return next((own for held, key, own, _ in self._overrides if held is group and key == name), group[name])
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _GroupChange:
-    """One change to one parameter group: a factor, or a value that is held."""
+    """A change to one parameter group: a factor, or a value that is held."""
 
-    name: str
-    value: float
-    is_factor: bool
     optimizer: weakref.ref[Optimizer]
     group: int
+    value: float
+    is_factor: bool = True
     exact: tuple[float, float] | None = None  # this value becomes that one, without rounding
-
-    def is_for(self, name: str, optimizer: Optimizer, group: int) -> bool:
-        return self.name == name and self.optimizer() is optimizer and self.group == group
 
     def __call__(self, value: Any) -> Any:
         if self.exact is not None and not isinstance(value, torch.Tensor) and value == self.exact[0]:
@@ -117,10 +79,12 @@ class _GroupChange:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _ClipChange:
-    """A gradient norm limit that the user set; None switches clipping off."""
+class _Change:
+    """A change to a setting, or to `clip`, which is one limit for all groups; None switches clipping off."""
 
-    max_norm: float | None
+    name: str
+    groups: tuple[_GroupChange, ...] = ()
+    max_norm: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +94,7 @@ class AppliedChange:
     what: str
     before: Any
     after: Any
-    group_changes: tuple[_GroupChange, ...] = ()
-    clip: _ClipChange | None = None
+    change: _Change
     note: str | None = None
 
 
@@ -231,10 +194,8 @@ class Settings:
 
     def __init__(self, training: ChangedTraining) -> None:
         self._training, self.lr = training, LearningRateFactor()
-        self._changes: list[_GroupChange] = []
-        self._names: tuple[str, ...] = ()
-        self._clips: list[_ClipChange] = []
-        self._overrides = GroupOverrides()
+        self._changes: list[_Change] = []  # in the order of their application
+        self._overrides: list[tuple[dict[str, Any], str, Any, Any]] = []  # group, name, the script's value, ours
 
     # Around an update
 
@@ -242,24 +203,43 @@ class Settings:
         """Apply the changes to an optimizer; `keep` leaves them applied to others as well."""
         if not keep:
             self.revert()  # a step that raised has left them applied
-        for index, group in enumerate(optimizer.param_groups) if self._names else ():
-            for name in self._names:
+        for index, group in enumerate(optimizer.param_groups) if self._changes else ():
+            for name in dict.fromkeys(change.name for change in self._changes):
                 own = group.get(name)
-                if own is not None and any(change.is_for(name, optimizer, index) for change in self._changes):
-                    self._overrides.apply(group, name, self._changed(own, name, optimizer, index))
+                if own is not None and (value := self._changed(own, name, optimizer, index)) is not own:
+                    self._override(group, name, value)
         groups = [group for group in optimizer.param_groups if group.get("lr") is not None]
         lowered = self.lr.lowered(optimizer, [group["lr"] for group in groups], self._training.step)
         for group, lr in zip(groups, lowered or (), strict=False):
-            self._overrides.apply(group, "lr", lr)
+            self._override(group, "lr", lr)
+
+    def _override(self, group: dict[str, Any], name: str, value: Any) -> None:
+        """Replace a value; one in a tensor is written in place, as captured graphs hold the tensor."""
+        own = group[name]
+        if isinstance(own, torch.Tensor):
+            self._overrides.append((group, name, own.clone(), value))
+            own.copy_(value) if isinstance(value, torch.Tensor) else own.fill_(value)
+        else:
+            self._overrides.append((group, name, own, value))
+            group[name] = value
 
     def revert(self) -> None:
-        """Restore the script's own values."""
-        self._overrides.revert()
+        """Restore the script's own values; one that was written meanwhile is what its writer wants in force."""
+        while self._overrides:
+            group, name, own, value = self._overrides.pop()
+            current = group.get(name)
+            if isinstance(own, torch.Tensor):
+                if isinstance(current, torch.Tensor):
+                    current.copy_(own)
+            elif current == value or not value or not isinstance(current, (int, float)):
+                group[name] = own
+            else:
+                group[name] = current * (own / value)
 
     @property
     def max_norm(self) -> float | None:
         """The limit on the gradient norm that was set last."""
-        return self._clips[-1].max_norm if self._clips else None
+        return next((change.max_norm for change in reversed(self._changes) if change.name == "clip"), None)
 
     def clip(self, optimizer: Optimizer, clipped_at: float | None) -> float | None:
         """Clip the optimizer's gradients; returns the limit that they are under now."""
@@ -276,38 +256,30 @@ class Settings:
 
     def change(self, setting: RequestedSetting) -> AppliedChange:
         """Make a change. Raises Refused."""
-        if setting.name == "clip":
-            return self._change_clip(setting)
         groups = self._groups(setting)
-        before = [self._value(setting.name, *group) for group in groups]
-        changes = tuple(_group_change(setting, group, value) for group, value in zip(groups, before, strict=True))
-        self._use([*self._changes, *changes])
-        after = [self._value(setting.name, *group) for group in groups]
-        return AppliedChange(str(setting), _one(before), _one(after), changes, note=_note(setting, changes))
+        changes = tuple(_group_change(setting, group, self._value(setting.name, *group)) for group in groups)
+        change = _Change(setting.name, changes, setting.value)
+        return self._toggle(change, groups, str(setting), _note(setting, changes))
 
-    def undo(self, change: AppliedChange) -> AppliedChange:
+    def undo(self, applied: AppliedChange) -> AppliedChange:
         """Undo a change, or redo one that was undone; changes made since stay."""
-        if change.clip is not None:
-            before_clip, others = self.max_norm, [clip for clip in self._clips if clip is not change.clip]
-            self._clips = others if change.clip in self._clips else [*others, change.clip]
-            return AppliedChange("clip", before_clip, self.max_norm, clip=change.clip)
-        name = change.group_changes[0].name
-        groups = self._groups(RequestedSetting(name, None, "=", 0.0))
-        before = [self._value(name, *group) for group in groups]
-        undone = [made for made in change.group_changes if made not in self._changes]
-        self._use([*(made for made in self._changes if made not in change.group_changes), *undone])
-        return AppliedChange(name, _one(before), _one([self._value(name, *group) for group in groups]), change.group_changes)
+        name = applied.change.name
+        return self._toggle(applied.change, self._groups(RequestedSetting(name, None, "=", 0.0)), name)
 
-    def _change_clip(self, setting: RequestedSetting) -> AppliedChange:
-        if any(hasattr(p, "_fsdp_flattened") for o in self._training.optimizers() for p in parameters_of(o)):
-            raise Refused("with FullyShardedDataParallel only the script can clip: model.clip_grad_norm_(max_norm)")
-        before, clip = self.max_norm, _ClipChange(setting.value)
-        self._clips.append(clip)
-        return AppliedChange(str(setting), before, self.max_norm, clip=clip)
+    def _toggle(self, change: _Change, groups: list[tuple[Optimizer, int]], what: str, note: str | None = None) -> AppliedChange:
+        before = self._values(change.name, groups)
+        self.revert()
+        others = [other for other in self._changes if other is not change]
+        self._changes = others if change in self._changes else [*others, change]
+        return AppliedChange(what, before, self._values(change.name, groups), change, note)
 
     def _groups(self, setting: RequestedSetting) -> list[tuple[Optimizer, int]]:
         """The parameter groups to change, counted through all optimizers, the main one first."""
         optimizers = self._training.optimizers()
+        if setting.name == "clip":
+            if any(hasattr(p, "_fsdp_flattened") for optimizer in optimizers for p in parameters_of(optimizer)):
+                raise Refused("with FullyShardedDataParallel only the script can clip: model.clip_grad_norm_(max_norm)")
+            return []
         groups = [(optimizer, index) for optimizer in optimizers for index in range(len(optimizer.param_groups))]
         if setting.group is not None and setting.group >= len(groups):
             raise Refused(f"there is no group {setting.group}: there are {len(groups)}, counted from 0")
@@ -318,33 +290,36 @@ class Settings:
             raise Refused(f"the optimizer has no setting {setting.name}; it has {', '.join((*names, 'clip'))}")
         return matching
 
-    def _use(self, changes: list[_GroupChange]) -> None:
-        self.revert()
-        self._changes, self._names = changes, tuple(dict.fromkeys(change.name for change in changes))
-
     def _changed(self, value: Any, name: str, optimizer: Optimizer, index: int) -> Any:
         for change in self._changes:
-            if change.is_for(name, optimizer, index):
-                value = change(value)
+            for group in change.groups if change.name == name else ():
+                if group.optimizer() is optimizer and group.group == index:
+                    value = group(value)
         return value
 
+    def _values(self, name: str, groups: list[tuple[Optimizer, int]]) -> Any:
+        """The values in force; a single number if all are equal."""
+        values = [self._value(name, *group) for group in groups] if name != "clip" else [self.max_norm]
+        return values[0] if len(set(values)) == 1 else values
+
     def _value(self, name: str, optimizer: Optimizer, index: int) -> float:
-        own = self._overrides.own_value(optimizer.param_groups[index], name)
+        group = optimizer.param_groups[index]
+        own = next((own for held, key, own, _ in self._overrides if held is group and key == name), group[name])
         return float(self._changed(own, name, optimizer, index))
 
 
 def _group_change(setting: RequestedSetting, group: tuple[Optimizer, int], before: float) -> _GroupChange:
     assert setting.value is not None
-    where = weakref.ref(group[0]), group[1]
-    if setting.op != "=":
-        return _GroupChange(setting.name, setting.value, True, *where)
-    if setting.name == "lr" and before > 0 and setting.value > 0:
-        return _GroupChange(setting.name, setting.value / before, True, *where, exact=(before, setting.value))
-    return _GroupChange(setting.name, setting.value, False, *where)
+    optimizer, index = weakref.ref(group[0]), group[1]
+    if setting.op == "=" and setting.name == "lr" and before > 0 and setting.value > 0:
+        return _GroupChange(optimizer, index, setting.value / before, exact=(before, setting.value))
+    return _GroupChange(optimizer, index, setting.value, is_factor=setting.op != "=")
 
 
-def _note(setting: RequestedSetting, changes: tuple[_GroupChange, ...]) -> str:
+def _note(setting: RequestedSetting, changes: tuple[_GroupChange, ...]) -> str | None:
     """How the change combines with the script's schedule."""
+    if setting.name == "clip":
+        return None
     if setting.op != "=":
         return "a factor on whatever the script sets"
     if setting.name != "lr":
@@ -357,8 +332,3 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return value.numel() == 1
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _one(values: list[float]) -> Any:
-    """A single number if all are equal."""
-    return values[0] if len(set(values)) == 1 else values

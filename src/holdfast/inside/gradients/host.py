@@ -110,7 +110,7 @@ def _details(gradients: list[torch.Tensor], names: list[int]) -> PerParameter:
         gradient = gradients[position]
         non_finite[position] = gradient.numel() - int(torch.isfinite(gradient).sum())
         if non_finite[position] == 0:  # only its square overflowed
-            norms[position] = torch.linalg.vector_norm(gradient, dtype=torch.float64).item()
+            norms[position] = torch.linalg.vector_norm(gradient.cpu(), dtype=torch.float64).item()
     return PerParameter(np.asarray(names, np.int64), norms, maxima, non_finite)
 
 
@@ -120,7 +120,7 @@ def _each_norm(gradients: list[torch.Tensor], order: float) -> Numbers:
         norms = list(torch._foreach_norm(gradients, order))
     else:
         norms = [_exact_norm(gradient, order if gradient.numel() else 2.0) for gradient in gradients]
-    return torch.stack(norms).double().numpy()
+    return torch.stack(norms).cpu().double().numpy()  # in this order: Apple's GPUs have no double precision
 
 
 try:

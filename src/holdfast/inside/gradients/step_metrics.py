@@ -33,7 +33,8 @@ class StepMetrics:
     _names: list[int]
     _each: bool
     stats: GradientStats | None = None
-    weights: Any = None
+    weights: Any = None  # norms
+    has_each_weight = False  # whether the first of them are those of the parameters that have a gradient, in their order
     loss: float | None = None
     lr: float | None = None
     norm: float | None = None
@@ -74,7 +75,7 @@ class StepMetrics:
         if own.requires_grad:
             own = own.detach()
         if self.reader is None or own.is_cpu:
-            setattr(self, name, own.double().cpu().numpy() if own.dim() else own.item())
+            setattr(self, name, own.cpu().double().numpy() if own.dim() else own.item())
         elif self._row is not None and value is self._row.flag:
             self._in_row = (*self._in_row, name)
         elif name in PLACES and self.reader.takes(own):

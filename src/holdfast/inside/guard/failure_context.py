@@ -1,13 +1,15 @@
-"""The context of a bad update: which batch it was, whether inputs and weights were finite, where the bad gradients began.
+"""The evidence about a bad update: where bad gradients began, what weights, variables and the graph of a bad loss held.
 
-On a GPU a bad update is known a step or two later; until then the batches of the steps in flight are kept.
+`bad_loss_evidence` is called before the backward pass, while the graph of the loss still holds the tensors that its operations
+have saved, and the script's variables are those of this very batch.
 """
 
 from __future__ import annotations
 
+import re
 import sys
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from types import FrameType
@@ -16,74 +18,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from holdfast.inside.control.frames import all_frames, users_frames
+from holdfast.inside.control.names import all_frames, users_frames
 from holdfast.inside.gradients.non_finite import is_state
 from holdfast.inside.observers.batch_contents import leaves, non_finite_fields
-from holdfast.inside.observers.batches import Batches
-from holdfast.inside.observers.saved_batch import DrawnBatch, SavedBatches, describe, save_batches
-
-_MAX_IN_FLIGHT, _MAX_SAVED = 8, 3  # steps
-_MAX_INDICES = 64  # in the journal; the file beside the batch has them all
-
-
-class FailureContext:
-    """Collects the evidence about the bad updates of one training."""
-
-    def __init__(
-        self,
-        batches: Batches,
-        *,
-        folder: Path,
-        models: Callable[[], list[nn.Module]],
-        run_later: Callable[[Callable[[], None]], None],
-    ) -> None:
-        self._batches, self._folder, self.models, self._run_later = batches, folder, models, run_later
-        self._num_saved = 0
-        self._in_flight: deque[tuple[int, list[DrawnBatch]]] = deque(maxlen=_MAX_IN_FLIGHT)
-
-    def step_sent(self, step: int) -> None:
-        """Keep the batches of a step until its metrics have arrived from the device."""
-        self._in_flight.append((step, self._batches.current()))
-
-    def weight_evidence(self) -> dict[str, Any]:
-        """Whether the weights were normal before the update."""
-        return {"weights": weight_status(self.models())}
-
-    def batch_evidence(self, step: int, *, save: bool) -> dict[str, Any]:
-        """Which batch it was; with `save` it is also written to disk for a replay."""
-        batches = next((batches for number, batches in self._in_flight if number == step), None)
-        if batches is None:
-            batches = self._batches.current()
-        if not batches:
-            return {"input": "unknown"}
-        saved = self._save(step, batches) if save else describe(step, batches)
-        return {"input": saved.input, "batch": _summary(saved)}
-
-    def parameter_evidence(self, bad: list[str], *, loss_finite: bool) -> dict[str, Any]:
-        """Where the bad gradients began, by the order in which the models register their parameters."""
-        order = [name for model in self.models() for name, _ in model.named_parameters()]
-        return first_bad(order, set(bad), loss_finite=loss_finite)
-
-    def _save(self, step: int, batches: list[DrawnBatch]) -> SavedBatches:
-        self._num_saved += 1
-        if self._num_saved > _MAX_SAVED:
-            saved = describe(step, batches)
-            saved.not_saved.append(f"{_MAX_SAVED} batches of this run are saved already")
-            return saved
-        state = {str(number): model.state_dict() for number, model in enumerate(self.models())}
-        return save_batches(self._folder, step, batches, state=state, run_later=self._run_later)
-
-
-def _summary(saved: SavedBatches) -> dict[str, Any]:
-    indices = [None if batch is None else batch[:_MAX_INDICES] for batch in saved.dataset_indices]
-    summary = {
-        "indices": indices[0] if len(indices) == 1 else indices,
-        "dataset": saved.dataset,
-        "bad_samples": saved.bad_samples[:_MAX_INDICES],
-        "file": None if saved.file is None else Path(saved.file).name,
-        "not_saved": saved.not_saved,
-    }
-    return {key: value for key, value in summary.items() if value}
 
 
 def first_bad(order: Sequence[str], bad: Collection[str], *, loss_finite: bool) -> dict[str, Any]:
@@ -224,3 +161,105 @@ def _is_data(tensor: torch.Tensor) -> bool:
 def is_mask(tensor: torch.Tensor) -> bool:
     """Whether it holds nothing but 0, 1 and minus infinity, as attention masks do."""
     return bool(((tensor == 0) | (tensor == 1) | (tensor == float("-inf"))).all())
+
+
+_MAX_NODES, _MAX_SECONDS = 20_000, 2.0  # the training waits; checkpointed layers are computed again
+_RESULTS = ("result", "output", "out")  # names under which an operation saves what it computed
+_STATE = ("weight", "bias", "running", "save_", "mask", "eps")
+_PASSED_ON = ("Relu", "Sigmoid", "Tanh", "LogSoftmax", "NativeDropout", "ToCopy", "View")  # what is bad in them came from before
+_LOGARITHMS = {"Log": 0.0, "Log2": 0.0, "Log10": 0.0, "Log1P": -1.0}  # and where they end
+
+
+def bad_loss_evidence(loss: Any) -> dict[str, Any]:
+    """The evidence of a finding: `input`, `half`, and the `operation` that gave the first non-finite value, and why."""
+    variables = variable_evidence()
+    graph = _graph_evidence(loss) if isinstance(loss, torch.Tensor) and loss.grad_fn is not None else {}
+    if variables.get("input", "finite") != "finite":
+        graph.pop("input", None)  # the script's name for it says more
+    elif "input" not in graph:
+        variables.pop("input", None)  # nobody knows whether these variables were the input
+    return {**variables, **graph}
+
+
+def _graph_evidence(loss: torch.Tensor) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    until = time.monotonic() + _MAX_SECONDS
+    for node in _forward_order(loss):
+        saved = list(_saved(node))
+        if hasattr(node, "_saved_indices"):  # tokens: whole numbers are finite
+            found["input"] = "finite"
+        for name, tensor in saved:
+            is_bad = not bool(torch.isfinite(tensor).all())
+            if _is_from_outside(name, tensor):
+                if is_bad and not is_mask(tensor):
+                    return _of_data(node, tensor)
+                found["input"] = "finite"
+            elif is_bad:
+                producer = node if name.startswith(_RESULTS) else tensor.grad_fn
+                overflows = tensor.dtype is torch.float16 and bool(tensor.isinf().any())
+                return found | ({} if producer is None else _of_operation(producer, "overflow" if overflows else ""))
+        if why := _why(_name(node), dict(saved)):
+            return found | _of_operation(node, why)
+        if time.monotonic() > until:
+            return {}
+    return found
+
+
+def _forward_order(loss: torch.Tensor) -> list[Any]:
+    """The nodes of a graph in the order in which the forward pass made them, without those of parameters."""
+    nodes, waiting = set[Any](), [loss.grad_fn]
+    while waiting and len(nodes) < _MAX_NODES:
+        node = waiting.pop()
+        if node is not None and node not in nodes:
+            nodes.add(node)
+            waiting.extend(following for following, _ in node.next_functions)
+    return sorted((node for node in nodes if node.next_functions), key=lambda node: node._sequence_nr())
+
+
+def _saved(node: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    for name in dir(node):
+        if name.startswith("_saved_"):
+            try:
+                value = getattr(node, name)
+            except RuntimeError:  # freed, or changed in place
+                continue
+            for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(tensor, torch.Tensor) and _is_readable_value(tensor):
+                    yield name.removeprefix("_saved_"), tensor
+
+
+def _is_readable_value(tensor: torch.Tensor) -> bool:
+    plain = tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_nested
+    return plain and tensor.is_floating_point() and 0 < tensor.numel() <= _MAX_NUMEL
+
+
+def _is_from_outside(name: str, tensor: torch.Tensor) -> bool:
+    """Whether it came into the graph from outside and is no parameter or buffer of the model."""
+    of_model = isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
+    return _is_data(tensor) and not of_model and not name.startswith((*_RESULTS, *_STATE))
+
+
+def _of_data(node: Any, tensor: torch.Tensor) -> dict[str, Any]:
+    if tensor.dtype is torch.float16 and not bool(tensor.isnan().any()):  # made so on its way: autocast, `.half()`
+        return {"half": True, "operation": "conversion to float16", "operation_why": "overflow"}
+    return {"input": f"given to `{_name(node)}`: {non_finite_fields(tensor)[0]}"}
+
+
+def _of_operation(node: Any, why: str) -> dict[str, Any]:
+    """Which operation gave the first values that are not finite, and why, where its own inputs tell."""
+    while _name(node) in _PASSED_ON and node.next_functions and node.next_functions[0][0] is not None:
+        node = node.next_functions[0][0]
+    why = why or _why(_name(node), dict(_saved(node)))
+    return {"operation": _name(node), **({"operation_why": why} if why else {})}
+
+
+def _why(operation: str, saved: dict[str, torch.Tensor]) -> str:
+    """Why an operation gave something that is not finite, or nothing if its inputs say nothing."""
+    value, divisor = saved.get("self"), saved.get("other")
+    if operation in _LOGARITHMS and value is not None and bool((value <= _LOGARITHMS[operation]).any()):
+        return "log-of-zero"
+    return "division-by-zero" if operation == "Div" and divisor is not None and bool((divisor == 0).any()) else ""
+
+
+def _name(node: Any) -> str:
+    return re.sub(r"Backward\d*$", "", str(node.name())) or "an operation"

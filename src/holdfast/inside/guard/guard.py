@@ -36,7 +36,7 @@ class Guard:
 
     def __init__(self, policy: Policy, report: Report, averages: Averages) -> None:
         self.policy, self.report, self.averages = policy, report, averages
-        self.failure_context, self.statistics = report.failure_context, RunningStatistics(())
+        self.statistics = RunningStatistics(())
         self._has_statistics = False
         self.norms = NormHistory()
         self.max_norm = math.inf  # an action may set a lower one

@@ -4,8 +4,8 @@ A checkpoint with NaN gets another name. While a restarted script is fast-forwar
 the state of a later step. The best checkpoint of the earlier attempt is set aside before its first overwrite, because the
 script has forgotten how good it was.
 
-A training that saves NaN is dead, so the time to verify the old file does not matter. Still, a file over 2 GiB is checked by its
-structure only: protecting a bad file costs a second name, losing a good one costs the training.
+A file counts as good unless it is empty or this process saved it with NaN: protecting a bad file costs a second name, losing a
+good one costs the training.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ from holdfast.signals.lineage import whole_path
 if TYPE_CHECKING:
     from holdfast.inside.observers.checkpoint_log import CheckpointLog
 
-_MAX_VERIFIED_BYTES = 2 << 30
 _SUFFIXES = (".pt", ".pth", ".tar", ".ckpt", ".bin", ".safetensors")
-_WORTHLESS = ("torn", "non-finite")  # overwriting a file in such a state loses nothing
 
 
 class ProtectedCheckpoints:
@@ -33,7 +31,6 @@ class ProtectedCheckpoints:
 
     def __init__(self, checkpoint_log: CheckpointLog) -> None:
         self._log = checkpoint_log
-        self._verdicts: dict[str, tuple[tuple[int, int], bool]] = {}  # by path: size and mtime, whether it is good
         self._diverted: dict[str, list[str]] = {}
         self._bad_files: set[str] = set()  # saved with NaN
         self._bad_destinations: set[str] = set()  # a buffer with NaN is about to be moved there
@@ -144,27 +141,6 @@ class ProtectedCheckpoints:
     def _is_good(self, path: str) -> bool:
         """Whether the path holds a file that must not be lost."""
         try:
-            status = Path(path).stat()
+            return Path(path).stat().st_size > 0 and path not in self._bad_files
         except OSError:
             return False
-        if not status.st_size:
-            return False
-        version = (status.st_size, status.st_mtime_ns)
-        verdict = self._verdicts.get(path)
-        if verdict is None or verdict[0] != version:
-            verdict = self._verdicts[path] = (version, _state_of(path, status.st_size) not in _WORTHLESS)
-        return verdict[1]
-
-
-def _state_of(path: str, size: int) -> str:
-    """The state of a checkpoint file; a file of an unknown format may still be worth keeping."""
-    try:
-        from holdfast.checkpoints.formats.open import open_checkpoint
-        from holdfast.checkpoints.verify import verify
-
-        contents = open_checkpoint(Path(path))
-        if contents.state != "clean" or size > _MAX_VERIFIED_BYTES:
-            return contents.state
-        return verify(contents).state
-    except Exception:  # noqa: BLE001 - what cannot be read is kept
-        return "unknown"

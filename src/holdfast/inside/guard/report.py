@@ -1,19 +1,28 @@
-"""Write the guard's findings and actions to the journal; bounded, however many updates are bad."""
+"""Write the guard's findings and actions to the journal, with the batch of a bad update; bounded, however many are bad.
+
+On a GPU a bad update is known a step or two later; until then the batches of the steps in flight are kept.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
+from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from holdfast.inside.gradients.step_metrics import StepMetrics
-from holdfast.inside.guard.failure_context import FailureContext, variable_evidence
-from holdfast.signals.journal import Journal
+from holdfast.inside.guard.failure_context import first_bad, variable_evidence, weight_status
+from holdfast.inside.observers.batches import Batches, DrawnBatch, SavedBatches, describe, save_batches
+from holdfast.signals.recorder import Recorder
 
 _REPORT_FIRST = 3  # of a kind; after that one at every doubling
+_MAX_IN_FLIGHT, _MAX_SAVED = 8, 3  # steps
+_MAX_INDICES = 64  # in the journal; the file beside the batch has them all
 
 
 class Report:
@@ -21,15 +30,21 @@ class Report:
 
     def __init__(
         self,
-        journal: Journal,
-        rank: int,
+        recorder: Recorder,
+        models: Callable[[], list[nn.Module]],
         name_of: Callable[[int], str],
-        failure_context: FailureContext,
         in_half: Callable[[], bool] = bool,
+        batches: Batches | None = None,
     ) -> None:
-        self._journal, self._rank, self._name_of, self._in_half = journal, rank, name_of, in_half
+        self._recorder, self._models, self._name_of, self._in_half = recorder, models, name_of, in_half
+        self._batches = batches or Batches()
         self._counts: dict[str, int] = {}
-        self.failure_context = failure_context
+        self._num_saved = 0
+        self._in_flight: deque[tuple[int, list[DrawnBatch]]] = deque(maxlen=_MAX_IN_FLIGHT)
+
+    def step_sent(self, step: int) -> None:
+        """Keep the batches of a step until its metrics have arrived from the device."""
+        self._in_flight.append((step, self._batches.current()))
 
     def bad_update(
         self,
@@ -73,7 +88,7 @@ class Report:
         """Report a batch that is not finite in the last, unfinished step: the error that ended it may be about anything."""
         evidence: dict[str, Any] = {}
         with contextlib.suppress(Exception):  # a device that failed cannot be read
-            evidence = self.failure_context.batch_evidence(step, save=False)
+            evidence = self.batch_evidence(step, save=False)
         if _is_bad_input(evidence) and self._count("non-finite-input") == 1:
             if error is not None:
                 evidence["error"] = f"{type(error).__name__}: {error}"
@@ -94,17 +109,16 @@ class Report:
             self._write("finding", code="holdfast-degraded", severity="info", evidence=evidence)
 
     def _add_context(self, evidence: dict[str, Any], step: int, metrics: StepMetrics, *, save: bool, at_once: bool) -> None:
-        context = self.failure_context
         with contextlib.suppress(Exception):  # the finding is written without what cannot be determined
             evidence.update(self._parameter_evidence(metrics))
-            evidence.update(context.batch_evidence(step, save=save))
-            evidence.update(context.weight_evidence() if at_once else {})
+            evidence.update(self.batch_evidence(step, save=save))
+            evidence.update({"weights": weight_status(self._models())} if at_once else {})
         if metrics.evidence is not None:
             input_evidence = {"input": evidence.get("input")} if _is_bad_input(evidence) else {}
             evidence.update({**metrics.evidence, **input_evidence})
         elif at_once and not _is_bad_input(evidence):
             with contextlib.suppress(Exception):
-                variables = variable_evidence(context.models())
+                variables = variable_evidence(self._models())
                 if metrics.loss is not None and not metrics.has_bad_loss and variables.get("input") != "finite":
                     variables.pop("input", None)  # the loss is finite, so its inputs were: the bad variable came later
                 evidence.update(variables)
@@ -116,8 +130,32 @@ class Report:
         bad = [self._name_of(int(code)) for code in each.names[np.asarray(each.non_finite) != 0]]
         if not bad:
             return {}
-        origin = self.failure_context.parameter_evidence(bad, loss_finite=not metrics.has_bad_loss)
-        return {"parameter": bad[0], "bad_parameters": len(bad), **origin}
+        order = [name for model in self._models() for name, _ in model.named_parameters()]  # as the models register them
+        return {
+            "parameter": bad[0],
+            "bad_parameters": len(bad),
+            **first_bad(order, set(bad), loss_finite=not metrics.has_bad_loss),
+        }
+
+    def batch_evidence(self, step: int, *, save: bool) -> dict[str, Any]:
+        """Which batch it was; with `save` it is also written to disk for a replay."""
+        batches = next((batches for number, batches in self._in_flight if number == step), None)
+        if batches is None:
+            batches = self._batches.current()
+        if not batches:
+            return {"input": "unknown"}
+        saved = self._save(step, batches) if save else describe(step, batches)
+        return {"input": saved.input, "batch": _summary(saved)}
+
+    def _save(self, step: int, batches: list[DrawnBatch]) -> SavedBatches:
+        self._num_saved += 1
+        if self._num_saved > _MAX_SAVED:
+            saved = describe(step, batches)
+            saved.not_saved.append(f"{_MAX_SAVED} batches of this run are saved already")
+            return saved
+        folder = self._recorder.recording.path / "batches"
+        state = {str(number): model.state_dict() for number, model in enumerate(self._models())}
+        return save_batches(folder, step, batches, state=state, run_later=self._recorder.run_later)
 
     def _count(self, what: str) -> int:
         self._counts[what] = self._counts.get(what, 0) + 1
@@ -125,7 +163,19 @@ class Report:
 
     def _write(self, kind: str, **fields: Any) -> None:
         with contextlib.suppress(OSError):
-            self._journal.write(kind, rank=self._rank, **fields)
+            self._recorder.run.journal.write(kind, rank=self._recorder.recording.rank, **fields)
+
+
+def _summary(saved: SavedBatches) -> dict[str, Any]:
+    indices = [None if batch is None else batch[:_MAX_INDICES] for batch in saved.dataset_indices]
+    summary = {
+        "indices": indices[0] if len(indices) == 1 else indices,
+        "dataset": saved.dataset,
+        "bad_samples": saved.bad_samples[:_MAX_INDICES],
+        "file": None if saved.file is None else Path(saved.file).name,
+        "not_saved": saved.not_saved,
+    }
+    return {key: value for key, value in summary.items() if value}
 
 
 def _is_reported(count: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,26 +36,6 @@ def _children(batch: Any) -> Iterator[tuple[Any, Any]]:
         yield from ((field.name, getattr(batch, field.name, None)) for field in dataclasses.fields(batch))
     elif hasattr(batch, "__dict__") and not callable(batch):
         yield from vars(batch).items()
-
-
-def tree_map(function: Callable[[Any], Any], batch: Any, depth: int = _MAX_DEPTH) -> Any:
-    """Apply a function to every leaf of dicts, lists and tuples; other containers are passed to it whole."""
-    if depth and type(batch) is dict:
-        return {key: tree_map(function, value, depth - 1) for key, value in batch.items()}
-    if depth and type(batch) in (list, tuple):
-        return type(batch)(tree_map(function, value, depth - 1) for value in batch)
-    return function(batch)
-
-
-def loads_weights_only(batch: Any, depth: int = _MAX_DEPTH) -> bool:
-    """Whether `torch.load(weights_only=True)` can read it back: tensors and scalars in dicts, lists and tuples."""
-    kind = type(batch)
-    if kind is torch.Tensor or kind in SCALARS:
-        return True
-    if depth == 0 or kind not in (dict, list, tuple):
-        return False
-    values = [*batch.keys(), *batch.values()] if kind is dict else batch
-    return all(loads_weights_only(value, depth - 1) for value in values)
 
 
 def num_bytes(batch: Any) -> int:

@@ -7,6 +7,7 @@ copy or script them meanwhile.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -109,6 +110,8 @@ def write_logged(training: Training, metric: Logged) -> None:
 
     def write(value: float) -> None:
         training.step_table.evaluation(step, epoch, metric.name, metric.split, value, metric.samples)
+        if not math.isfinite(value) and metric.split != "train":  # normalisation hides a huge weight while the model trains
+            training.budget.look_closer(training.step + 1)
 
     def arrived(transfer: Transfer) -> None:
         if transfer.rest is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 import weakref
-from collections import deque
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils.data.dataloader import _DatasetKind
@@ -16,17 +16,15 @@ from holdfast.inside.observers.memory import resident_of
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING_INT
 
-_MAX_DRAWS = 4096  # remembered, of one step
 
+@dataclass(slots=True)
+class _Pass:
+    """A pass in progress over one dataset: what was drawn in it since the last step."""
 
-class _Draw(NamedTuple):
-    """A batch that was drawn since the last step, by the id of its dataset."""
-
-    key: int
     dataset: weakref.ref[Any] | int
     iterator: weakref.ref[Any] | None
-    samples: int
-    seconds: float
+    samples: int = 0
+    seconds: float = 0.0
 
 
 class Loader:
@@ -47,7 +45,7 @@ class Loader:
         self._iterator: weakref.ref[Any] | None = None
         self._waited_since_row = 0.0
         self._joins_late = joins_late  # Holdfast may have been attached in the middle of a training
-        self._drawn: deque[_Draw] = deque(maxlen=_MAX_DRAWS)  # since the last step, in passes that have not ended
+        self._drawn: dict[int, _Pass] = {}  # since the last step, in passes that have not ended; by the id of the dataset
 
     def begin(self) -> None:
         """Start a training. The pass in progress is its first epoch; passes that ended before do not count."""
@@ -55,11 +53,11 @@ class Loader:
         self.epoch, self._next_epoch = self._script_epoch, self._script_epoch or 0
         self.waited, self.samples = 0.0, 0
         if self._drawn:
-            first = next((draw for draw in self._drawn if not is_gone(draw.dataset)), self._drawn[0])
+            passes = [*self._drawn.values()]
+            first = next((drawn for drawn in passes if not is_gone(drawn.dataset)), passes[0])
             self._dataset, self._iterator, self.epoch = first.dataset, first.iterator, self._next_epoch
             self._length = _num_batches(first.iterator() if first.iterator is not None else None)
-            own = [draw for draw in self._drawn if draw.key == first.key]
-            self.waited, self.samples = sum(draw.seconds for draw in own), sum(draw.samples for draw in own)
+            self.waited, self.samples = first.seconds, first.samples
 
     @property
     def has_drawn(self) -> bool:
@@ -73,9 +71,11 @@ class Loader:
         reference = weakref.ref(iterator) if iterator is not None else None
         if (is_gone(self._dataset) or (self._joins_late and self._dataset is None)) and not evaluating:
             self._dataset, self._length, is_another = weak_reference(dataset), _num_batches(iterator), True
-        if is_first:
-            self._forget_pass(dataset)
-        self._drawn.append(_Draw(id(dataset), weak_reference(dataset), reference, samples, seconds))
+        drawn = self._drawn.pop(id(dataset), None) if is_first else self._drawn.get(id(dataset))
+        if drawn is None or is_first:
+            drawn = self._drawn[id(dataset)] = _Pass(weak_reference(dataset), reference)
+        drawn.samples += samples
+        drawn.seconds += seconds
         is_main = self.is_main(iterator)
         if is_main or not evaluating:
             self.waited += seconds
@@ -91,7 +91,7 @@ class Loader:
 
     def note_end(self, iterator: Any) -> None:
         """Note that a loader is exhausted."""
-        self._forget_pass(getattr(iterator, "_dataset", None))
+        self._drawn.pop(id(getattr(iterator, "_dataset", None)), None)
         if self.is_main(iterator) and self.epoch is not None:
             self._next_epoch = self.epoch + 1
             if iterator is None:
@@ -151,11 +151,6 @@ class Loader:
 
     def _last_iterator(self) -> Any:
         return self._iterator() if self._iterator is not None else None
-
-    def _forget_pass(self, dataset: Any) -> None:
-        """A pass over this dataset has ended, or begins again."""
-        if any(draw.key == id(dataset) for draw in self._drawn):
-            self._drawn = deque((draw for draw in self._drawn if draw.key != id(dataset)), maxlen=_MAX_DRAWS)
 
 
 def weak_reference(value: Any) -> weakref.ref[Any] | int:

@@ -95,7 +95,7 @@ class Losses:
     def _inspect(self, loss: Any) -> None:
         """Look at what a bad loss was computed from, before the backward pass frees it."""
         if self.evidence is None and self._inspected < _MAX_INSPECTED:
-            from holdfast.inside.guard.bad_loss import bad_loss_evidence  # waits until it is needed
+            from holdfast.inside.guard.failure_context import bad_loss_evidence  # waits until it is needed
 
             self._inspected += 1
             with contextlib.suppress(Exception):  # the finding is written without what cannot be determined

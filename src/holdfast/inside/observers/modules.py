@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from holdfast.inside.discovery import named
+from holdfast.inside.observers.batch_contents import leaves
 from holdfast.inside.observers.memory import ProcessMemory, gpu_memory
 
 WHOLE_MODEL = "(model)"
@@ -40,11 +41,11 @@ class ModuleSampler:
         self._handles: list[Any] = []
         self._modules: list[_TimedModule] = []
         self._finished: list[ModuleTime] = []
-        self._in_backward: dict[_BackwardPass, None] = {}  # in their order
-        self._round = 0
+        self.in_backward: dict[_BackwardPass, None] = {}  # in their order
+        self.round = 0
         self._cost = 0.0
         self._device: torch.device | None = None
-        self._now: Callable[[], Any] = time.perf_counter
+        self.now: Callable[[], Any] = time.perf_counter
 
     def start(self, roots: list[nn.Module], device: torch.device) -> None:
         """Register hooks on every module of the models."""
@@ -52,7 +53,7 @@ class ModuleSampler:
             return
         start = time.perf_counter()
         self._device = device if device.type == "cuda" else None
-        self._now = _cuda_event if device.type == "cuda" else time.perf_counter
+        self.now = _cuda_event if device.type == "cuda" else time.perf_counter
         compiled: list[str] = []
         for name, module in named(roots, "modules"):
             if any(not outer or name == outer or name.startswith(outer + ".") for outer in compiled):
@@ -87,7 +88,7 @@ class ModuleSampler:
     def take(self) -> list[ModuleTime]:
         """Return the times and keep the hooks: registering them at every step would cost more."""
         self.end_backward()
-        self._round += 1
+        self.round += 1
         self.paused = False
         for timed in self._modules:
             timed.starts.clear()
@@ -96,22 +97,8 @@ class ModuleSampler:
 
     def end_backward(self) -> None:
         """End the modules whose input needs no gradient: they end with the whole backward pass."""
-        if self._in_backward:
-            end = self._now()
-            for backward in list(self._in_backward):
-                self.end_pass(backward, end)
-
-    def begin_pass(self, backward: _BackwardPass) -> None:
-        """Start the backward pass of a module."""
-        backward.start = self._now()
-        self._in_backward[backward] = None
-
-    def end_pass(self, backward: _BackwardPass, now: Any) -> None:
-        """End the backward pass of a module, if it has started."""
-        if backward.start is not None:
-            self.finish(backward.name, BACKWARD, backward.start, now)
-            backward.start = None
-            self._in_backward.pop(backward, None)
+        for backward in list(self.in_backward):
+            backward.ends(None)
 
     def may_time(self) -> bool:
         """Whether to time another forward pass."""
@@ -129,32 +116,28 @@ class ModuleSampler:
         self._has_failed = True
         self._on_trouble("timing modules", error)
 
-    def follow_backward(self, name: str, output: Any, input_: Any) -> None:
-        """Time the backward pass of a module, from its output's node to its input's."""
-        backward = _BackwardPass(name, self, self._round)
-        output.register_prehook(backward.begins)
-        if input_ is not None and input_ is not output:
-            input_.register_prehook(backward.ends)
-
 
 class _BackwardPass:
-    """One backward pass through one module; lives as long as the graph."""
+    """One backward pass through one module, from its output's node to its input's; lives as long as the graph."""
 
-    __slots__ = ("_round", "_sampler", "name", "start")
+    __slots__ = ("_name", "_round", "_sampler", "_start")
 
-    def __init__(self, name: str, sampler: ModuleSampler, in_round: int) -> None:
-        self.name, self._sampler, self._round = name, sampler, in_round
-        self.start: Any = None
+    def __init__(self, name: str, sampler: ModuleSampler) -> None:
+        self._name, self._sampler, self._round = name, sampler, sampler.round
+        self._start: Any = None
 
     def begins(self, _gradients: Any) -> None:
         """The node of the module's output is about to run; not in a graph that outlives the sampled step."""
-        if self._sampler.running and self._sampler._round == self._round:
-            self._sampler.begin_pass(self)
+        if self._sampler.running and self._sampler.round == self._round:
+            self._start = self._sampler.now()
+            self._sampler.in_backward[self] = None
 
     def ends(self, _gradients: Any) -> None:
         """The node of the module's input is about to run."""
-        if self.start is not None:
-            self._sampler.end_pass(self, self._sampler._now())
+        if self._start is not None:
+            self._sampler.finish(self._name, BACKWARD, self._start, self._sampler.now())
+            self._start = None
+            self._sampler.in_backward.pop(self, None)
 
 
 class _TimedModule:
@@ -173,7 +156,7 @@ class _TimedModule:
     def before(self, _module: nn.Module, _inputs: Any) -> None:
         sampler = self._sampler
         if sampler is not None and torch.is_grad_enabled() and not _compiling() and sampler.may_time():
-            self.starts.append(sampler._now())
+            self.starts.append(sampler.now())
 
     def after(self, _module: nn.Module, inputs: Any, output: Any) -> None:
         sampler = self._sampler
@@ -181,30 +164,21 @@ class _TimedModule:
             return
         entered = time.perf_counter()
         try:
-            sampler.finish(self.name, FORWARD, self.starts.pop(), sampler._now())
+            sampler.finish(self.name, FORWARD, self.starts.pop(), sampler.now())
             if getattr(output, "dtype", None) is torch.float16:
                 sampler.half = True
-            node = _first_node(output)
+            node, input_node = _first_node(output), _first_node(inputs)
             if node is not None:
-                sampler.follow_backward(self.name, node, _first_node(inputs))
+                backward = _BackwardPass(self.name, sampler)
+                node.register_prehook(backward.begins)
+                if input_node is not None and input_node is not node:
+                    input_node.register_prehook(backward.ends)
         except Exception as error:  # noqa: BLE001 - shields the model's forward pass
             sampler.give_up(error)
         sampler._cost += _CALL_OVERHEAD * (time.perf_counter() - entered)
 
-    def __deepcopy__(self, _memo: Any) -> _InertHook:
-        return _InertHook()
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return _InertHook, ()
-
-
-class _InertHook(_TimedModule):
-    """A hook in a copy of its module, where the module's class copies hooks itself."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        super().__init__("", None)
+        return _TimedModule, ("", None)
 
 
 def without_hooks(state: dict[str, Any]) -> dict[str, Any]:
@@ -235,14 +209,7 @@ def _cuda_event() -> Any:
     return event
 
 
-def _first_node(value: Any, depth: int = 3) -> Any:
+def _first_node(value: Any) -> Any:
     """The autograd node of the first tensor in a nested value that has one."""
-    if isinstance(value, torch.Tensor):
-        return value.grad_fn
-    if depth:
-        parts = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
-        for part in parts:
-            node = _first_node(part, depth - 1)
-            if node is not None:
-                return node
-    return None
+    nodes = (part.grad_fn for _, part in leaves(value, depth=3) if isinstance(part, torch.Tensor))
+    return next((node for node in nodes if node is not None), None)

@@ -1,15 +1,22 @@
-"""Weight norms, the update-to-weight ratio, and which parameters are not trained; on sampled steps.
+"""Weight norms, the update-to-weight ratio, which parameters are not trained, and whether gradients are ever zeroed.
 
-The update is measured on a fixed sample of each tensor, copied before the step and compared after it: copying all weights would
-double their memory.
+The update is measured on sampled steps, on a fixed sample of each tensor, copied before the step and compared after it: copying
+all weights would double their memory.
+
+Gradients that are never zeroed are detected in the first steps. Each backward pass adds to a gradient in place, and torch counts
+in-place writes in `_version`. If the only writes between two updates are those of backward passes and clipping, nobody has zeroed
+or replaced the gradient.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+
+from holdfast.signals.recorder import Recorder
 
 _VALUES_PER_TENSOR = 1024
 _COPY_ALL_BELOW = 1 << 18  # values in total; copying that few is cheaper than sampling
@@ -19,7 +26,8 @@ class WeightSample:
     """A sample of the weights before the update."""
 
     def __init__(self, weights: Sequence[torch.Tensor]) -> None:
-        self._before = _sample(weights)
+        sample = _sample(weights)
+        self._before = sample.clone() if len(weights) == 1 else sample  # of one tensor it is a view
 
     def compare(self, weights: Sequence[torch.Tensor]) -> torch.Tensor:
         """Norm of the update over norm of the weights, on the sample; a scalar on the device of the first tensor."""
@@ -35,8 +43,9 @@ def weight_norms(weights: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def plain_weights(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The parameters' data, not copied: of a sharded parameter this rank's shard."""
-    return [getattr(parameter, "_local_tensor", parameter).detach() for parameter in parameters]
+    """The parameters' data, not copied: of a sharded parameter this rank's shard. Packed integers have no norm."""
+    plain = (getattr(parameter, "_local_tensor", parameter).detach() for parameter in parameters)
+    return [tensor for tensor in plain if tensor.is_floating_point() or tensor.is_complex()]
 
 
 def _sample(weights: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -78,3 +87,55 @@ def status(parameter: torch.Tensor, *, in_main: bool) -> str:
     if not in_main:
         return NO_OPTIMIZER
     return NO_GRADIENT if parameter.grad is None else TRAINED
+
+
+CODE = "gradients-not-zeroed"
+_UPDATES = 16  # in a row
+
+
+class ZeroGradCheck:
+    """Watches one gradient from update to update."""
+
+    def __init__(self) -> None:
+        self.is_decided = False
+        self._num_kept = 0
+        self._last: tuple[int, int, int, int] | None = None  # parameter's index, gradient's id and version, backward passes
+
+    def before(self, parameters: Sequence[torch.Tensor], backwards: int, *, clipped: bool, scaled: bool) -> None:
+        """Check the gradient before an update; `backwards` counts all passes so far."""
+        if self._last is None:
+            return
+        index, gradient_id, version, last_backwards = self._last
+        gradient = parameters[index].grad if index < len(parameters) else None
+        passes = backwards - last_backwards
+        self._num_kept += 1
+        if (
+            scaled
+            or gradient is None
+            or id(gradient) != gradient_id
+            or passes < 1
+            or gradient._version - version != passes + clipped
+        ):
+            self.is_decided = True
+
+    def after(self, parameters: Sequence[torch.Tensor], backwards: int) -> bool:
+        """Remember the gradient after an update; whether it is certain by now that gradients are never zeroed."""
+        with_gradient = ((index, parameter.grad) for index, parameter in enumerate(parameters) if parameter.grad is not None)
+        index, gradient = next(with_gradient, (0, None))
+        if gradient is None:
+            self.is_decided = True
+            return False
+        self._last = (index, id(gradient), gradient._version, backwards)
+        if self.is_decided or self._num_kept < _UPDATES:
+            return False
+        self.is_decided = True
+        return bool(gradient.any())  # an optimizer may zero gradients in its step
+
+
+def report_not_zeroed(recorder: Recorder, step: int) -> None:
+    """Write the finding."""
+    evidence = {"onset": 0, "updates": step}
+    with contextlib.suppress(OSError):
+        recorder.run.journal.write(
+            "finding", rank=recorder.recording.rank, code=CODE, severity="warning", step=step, evidence=evidence
+        )

@@ -7,8 +7,6 @@ saved the file here, or if the script says so.
 from __future__ import annotations
 
 import contextlib
-import json
-import time
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
@@ -20,6 +18,7 @@ from torch import nn
 from holdfast.inside.taps.loads import LoadedFile, Loads
 from holdfast.signals.lineage import Save, find_save, same_script, whole_steps
 from holdfast.signals.recorder import Recorder
+from holdfast.signals.run_folder import RunFolder
 from holdfast.state.related_objects import find_related_objects
 
 Optimizer = torch.optim.Optimizer
@@ -61,7 +60,7 @@ def report_resumed(recorder: Recorder, state: dict[str, Any], *, since: float, s
 def _resumed_row(state: dict[str, Any], run: Path, since: float) -> dict[str, Any] | None:
     """The row, with the earlier run that saved the file, if any. Reads journals, so it is not for the training thread."""
     path = state["path"]
-    save = find_save(run, path, until=time.time()) if path is not None else None
+    save = find_save(run, path) if path is not None else None
     by = _reason(state, save, run, since)
     if by is None:
         return None
@@ -85,7 +84,7 @@ def _reason(state: Mapping[str, Any], save: Save | None, run: Path, since: float
     if save is None or weights is None or (save.run == run and save.time >= since):
         return None  # this process saved the file: a new training from the same weights
     has_new_head = 0 < weights["missing"] < weights["of"]
-    return "saved here" if same_script(_run_info(run), _run_info(save.run)) and not has_new_head else None
+    return "saved here" if same_script(RunFolder(run).info(), RunFolder(save.run).info()) and not has_new_head else None
 
 
 def _loaded_weights(loads: Loads, models: list[nn.Module]) -> tuple[dict[str, int] | None, LoadedFile | None]:
@@ -126,11 +125,3 @@ def _has_stepped(scheduler: Any) -> bool:
 
 def _status(loaded: list[bool]) -> str | None:
     return None if not loaded else "loaded" if all(loaded) else "as new"
-
-
-def _run_info(run: Path) -> dict[str, Any]:
-    try:
-        info = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return info if isinstance(info, dict) else {}

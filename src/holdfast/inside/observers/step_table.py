@@ -109,10 +109,11 @@ class StepTable:
         assert metrics.stats is not None and metrics.stats.each is not None
         each: PerParameter = metrics.stats.each
         self._bad_in_a_row = self._bad_in_a_row + 1 if metrics.stats.non_finite else 0
-        if metrics.weights is None and self._bad_in_a_row > _MAX_BAD_IN_FULL:
+        if not metrics.has_each_weight and self._bad_in_a_row > _MAX_BAD_IN_FULL:
             return
         scale = metrics.grad_scale or 1.0
-        weights = metrics.weights if metrics.weights is not None and len(metrics.weights) == len(each.names) else MISSING
+        all_there = metrics.has_each_weight and metrics.weights is not None and len(metrics.weights) >= len(each.names)
+        weights = metrics.weights[: len(each.names)] if all_there else MISSING
         columns = (step, each.names, each.norms / scale, each.maxima / scale, weights, each.non_finite)
         self.recorder.table("parameters").extend(columns)
 

@@ -161,7 +161,7 @@ class MicroBatches:
         self._heals = any(scope.policy.heals_from(f"{where}-out-of-memory") for where in ("gpu", "host"))
         self.parts = 1
         self._good, self._grow_after, self._grown = 0, _GROW_AFTER, False
-        self._calls, self._warned_batch_norm = 0, False
+        self._calls = 0
         self._parameters: list[weakref.ref[torch.Tensor]] = []
         self._batch_norms: list[weakref.ref[nn.Module]] = []
         self._statistics = RunningStatistics(())
@@ -192,20 +192,15 @@ class MicroBatches:
             self._find_parameters()
         self._calls += 1
         before = self._state_before() if self._heals and not self._unsupported and not _capturing() else None
-        if before is None:
-            try:
-                return self._attempt(job, call)
-            except Exception as error:
-                if (shortage := shortage_of(error)) is not None:
-                    self._report_shortage(shortage, job.size(call), "critical", reason=self._unsupported)
-                raise
         try:
             loss = self._until_it_fits(job, call, before)
         except BaseException:
-            before.abandon()
+            if before is not None:
+                before.abandon()
             raise
-        before.join()
-        self._after_success()
+        if before is not None:
+            before.join()
+            self._after_success()
         return loss
 
     def _state_before(self) -> StateBefore | None:
@@ -216,7 +211,8 @@ class MicroBatches:
             self._scope.step_back("noting the state before a step", error)
             return None
 
-    def _until_it_fits(self, job: Job, call: Call, before: StateBefore) -> torch.Tensor:
+    def _until_it_fits(self, job: Job, call: Call, before: StateBefore | None) -> torch.Tensor:
+        """Repeat the step in smaller parts until it fits; without a state `before` it is not repeated."""
         while True:
             try:
                 return self._attempt(job, call)
@@ -224,10 +220,10 @@ class MicroBatches:
                 shortage = shortage_of(error)
                 if shortage is None:
                     raise
-                heals = self._scope.policy.heals_from(shortage.code)
+                heals = before is not None and self._scope.policy.heals_from(shortage.code)
                 more = job.more_parts(call, self.parts, self._smallest) if heals else None
                 self._report_shortage(shortage, job.size(call), "critical" if more is None else "warning")
-                if not heals:
+                if before is None or not heals:
                     raise
                 _release_frames(error)
                 failure = error
@@ -255,21 +251,13 @@ class MicroBatches:
         if self._grown and self._good < _JUST_GROWN:
             self._grow_after = min(4 * self._grow_after, _MAX_GROW_AFTER)
         self.parts, self._good, self._grown = parts, 0, False
-        self._write("action", action="shrink-micro-batch", because=because, settings={"parts": parts}, state="done")
-        layers = self._batch_norm_layers()
-        if layers and not self._warned_batch_norm:
-            self._warned_batch_norm = True
-            evidence = {"batch_norm_layers": layers, "parts": parts, "meaning": _BATCH_NORM}
-            self._write("finding", code=because, severity="info", evidence=evidence)
+        note = {"note": _BATCH_NORM} if self._smallest > 1 else {}
+        self._write("action", action="shrink-micro-batch", because=because, settings={"parts": parts}, state="done", **note)
 
     @property
     def _smallest(self) -> int:
-        """The smallest part in samples: batch normalisation in training needs two."""
-        return 2 if self._batch_norm_layers() else 1
-
-    def _batch_norm_layers(self) -> int:
-        """The number of layers that take their statistics from the batch."""
-        return sum(layer.training for reference in self._batch_norms if (layer := reference()) is not None)
+        """The smallest part in samples: batch normalisation in training, which takes statistics from the batch, needs two."""
+        return 2 if any(layer.training for reference in self._batch_norms if (layer := reference()) is not None) else 1
 
     def _after_success(self) -> None:
         self._good += 1
@@ -294,7 +282,8 @@ class MicroBatches:
             ddp = [module for module in find_live_objects().modules if isinstance(module, DistributedDataParallel)]
             wrappers = [module for module in ddp if any(id(parameter) in parameters for parameter in module.parameters())]
             self._ddp, self._unsupported = [weakref.ref(wrapper) for wrapper in wrappers], ""
-            if world_size() > 1 and (wrappers or any(map(is_sharded, parameters.values())) or _syncs_statistics(modules)):
+            synced = any(isinstance(module, nn.SyncBatchNorm) for module in modules)
+            if world_size() > 1 and (wrappers or synced or any(map(is_sharded, parameters.values()))):
                 self._unsupported = "the other ranks wait for this one in the middle of the step"
 
     # Reports
@@ -313,10 +302,10 @@ class MicroBatches:
             "a smaller model, or end other processes on the device",
         )
 
-    def _report_shortage(self, shortage: Shortage, size: int | None, severity: str, *, reason: str = "") -> None:
+    def _report_shortage(self, shortage: Shortage, size: int | None, severity: str) -> None:
         evidence = {**shortage.evidence(), "batch_size": size, "parts": self.parts}
-        if reason:
-            evidence["not_repeated_because"] = reason
+        if self._unsupported:
+            evidence["not_repeated_because"] = self._unsupported
         self._write("finding", code=shortage.code, severity=severity, evidence=evidence)
 
     def _write(self, kind: str, **fields: Any) -> None:
@@ -328,10 +317,6 @@ class MicroBatches:
 def _capturing() -> bool:
     """Whether a CUDA graph is being captured: its step cannot be repeated in parts."""
     return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())  # type: ignore[no-untyped-call]
-
-
-def _syncs_statistics(modules: list[nn.Module]) -> bool:
-    return any(isinstance(module, nn.SyncBatchNorm) for module in modules)
 
 
 def _forward_backward(job: Job, piece: Call, weight: float | None) -> torch.Tensor:

@@ -19,16 +19,23 @@ if TYPE_CHECKING:
 
 
 class TorchFinder:
-    """First on `sys.meta_path` until torch has been imported; also finds `holdfast` where it is not installed."""
+    """First on `sys.meta_path` until torch has been imported; also finds `holdfast` where it is not installed.
+
+    Where it is a module of Holdfast that imports torch, that module is finished first: arming may need it.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0  # modules of Holdfast whose import is under way
+        self._has_torch = self._is_arming = False
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return the spec that the other finders find, for torch with a wrapped loader."""
-        if name == "torch":
-            return self._wrap_loader(self._find_with_others(name, path, target))
-        if name == "holdfast":
-            spec = self._find_with_others(name, path, target)
-            return spec if spec is not None and spec.origin is not None else find_own_package()
-        return None
+        """Return the spec that the other finders find, for torch and Holdfast with a wrapped loader."""
+        if name != "torch" and name.partition(".")[0] != "holdfast":
+            return None
+        spec = self._find_with_others(name, path, target)
+        if name == "holdfast" and (spec is None or spec.origin is None):
+            spec = find_own_package()
+        return spec if self._is_arming else self._wrap_loader(spec, is_torch=name == "torch")
 
     def _find_with_others(self, name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
         for finder in list(sys.meta_path):
@@ -38,19 +45,26 @@ class TorchFinder:
                 return spec
         return None
 
-    def _wrap_loader(self, spec: ModuleSpec | None) -> ModuleSpec | None:
+    def _wrap_loader(self, spec: ModuleSpec | None, *, is_torch: bool) -> ModuleSpec | None:
         loader: Any = getattr(spec, "loader", None)
 
         def exec_module(module: ModuleType) -> None:
             vars(loader).pop("exec_module", None)
-            loader.exec_module(module)
-            self._arm()
+            self._depth += not is_torch
+            try:
+                loader.exec_module(module)
+                self._has_torch |= is_torch
+            finally:
+                self._depth -= not is_torch
+                if self._has_torch and not self._depth:
+                    self._arm()
 
         if hasattr(loader, "exec_module") and hasattr(loader, "__dict__"):
             loader.exec_module = exec_module
         return spec
 
     def _arm(self) -> None:
+        self._is_arming = True
         try:
             from holdfast.inside.arm import arm_from_environment
 

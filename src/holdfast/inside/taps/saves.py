@@ -205,12 +205,21 @@ def _target_of(file: Any, caller: FrameType) -> SaveTarget | None:
     """Where a save goes, if that has a name."""
     if isinstance(file, (str, os.PathLike)):
         return SaveTarget(whole_path(file), "path")
-    if isinstance(file, io.BytesIO):  # Lightning saves to memory and writes the buffer in one go
-        path = caller.f_locals.get("filepath") if caller.f_code.co_name == "_atomic_save" else None
+    if isinstance(file, io.BytesIO):
+        path = _destination(caller)
         is_local = isinstance(path, (str, os.PathLike)) and "://" not in str(path)
-        return SaveTarget(whole_path(path), "buffer") if is_local else None  # type: ignore[arg-type]
+        return SaveTarget(whole_path(path), "buffer") if is_local else None
     name = getattr(file, "name", None)
     return SaveTarget(whole_path(name), "file") if isinstance(name, str) and name else None
+
+
+def _destination(caller: FrameType) -> Any:
+    """Where Lightning and Ultralytics write the buffer that they save to first."""
+    if caller.f_code.co_name == "torch_save" and caller.f_back is not None:  # Ultralytics wraps `torch.save`
+        caller = caller.f_back
+    if caller.f_code.co_name == "_atomic_save":
+        return caller.f_locals.get("filepath")
+    return getattr(caller.f_locals.get("self"), "last", None) if caller.f_code.co_name == "save_model" else None
 
 
 def _is_disk_full(path: str) -> bool:

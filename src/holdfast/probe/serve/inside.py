@@ -14,7 +14,7 @@ from holdfast.signals.run_folder import Recording, RunFolder
 
 _AT_ONCE = 256
 _HIGHEST = 100_000
-_KNOWN = ("where", "withdraw", "complete", "eval", "set", "save", "rollback", "cleanup", "pause", "continue", "undo")
+_KNOWN = ("where", "withdraw", "complete", "eval", "set", "save", "rollback", "pause", "continue", "undo")
 _SILENT = ("where", "withdraw", "complete")
 
 

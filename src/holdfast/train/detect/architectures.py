@@ -105,14 +105,24 @@ def _initialise(model: nn.Module) -> None:
 
 
 class _FullPrecision:
-    """The loss of a model in float32, matching included, whatever the model was run in."""
+    """The loss of a model in float32, matching included, whatever the model was run in.
+
+    Predictions that are NaN cannot be matched, which ends in an error: the loss is NaN instead, so that the update is skipped.
+    """
 
     def __init__(self, loss: Any) -> None:
         self._loss = loss
 
     def __call__(self, logits: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         with torch.autocast(logits.device.type, enabled=False):
-            return self._loss(_float(logits), *map(_float, args), **{name: _float(value) for name, value in kwargs.items()})
+            try:
+                return self._loss(_float(logits), *map(_float, args), **{name: _float(value) for name, value in kwargs.items()})
+            except ValueError:
+                given = (value for value in (logits, *args, *kwargs.values()) if isinstance(value, torch.Tensor))
+                predictions = [value for value in given if value.requires_grad]
+                if all(bool(value.isfinite().all()) for value in predictions):
+                    raise
+                return sum(value.float().sum() for value in predictions) * torch.nan, {}, None
 
 
 def _float(value: Any) -> Any:

@@ -21,7 +21,16 @@ from holdfast.data.cache import cache_folder, fingerprint
 from holdfast.errors import UsageError
 from holdfast.train.settings import DetectSettings, TrainSettings
 
-_START = "from ultralytics.cfg import entrypoint; entrypoint()"  # what its command `yolo` does
+_START = """
+from holdfast.integrations.ultralytics import EVENTS, HoldfastCallbacks
+from ultralytics.cfg import entrypoint
+from ultralytics.utils.callbacks import default_callbacks
+
+callbacks = HoldfastCallbacks()
+for event in EVENTS:
+    default_callbacks[event].append(getattr(callbacks, event))
+entrypoint()
+"""  # what its command `yolo` does, recorded with its epochs and metrics
 _CLIPPED_AT = 10.0
 _AUGMENTATIONS = ("hsv_h", "hsv_s", "hsv_v", "degrees", "translate", "scale", "fliplr", "mosaic")
 _SAME_NAME = (

@@ -17,8 +17,8 @@ from torch import nn
 from holdfast.checkpoints.manifest import kept_in, list_checkpoints
 from holdfast.checkpoints.write import best_checkpoint
 from holdfast.inside.arm import arm_from_environment, armed
-from holdfast.inside.control.action_queue import ActionQueue, post
 from holdfast.inside.control.control import seconds_between_saves
+from holdfast.signals.action_queue import ActionQueue, post
 from holdfast.signals.actions import Action
 from holdfast.signals.run_folder import RunFolder
 
@@ -196,6 +196,24 @@ def test_a_roll_back_to_disk_takes_a_state_from_before_the_trouble_where_there_i
         post(run.path, number, 0, Action("roll-back", step=0, because="loss-divergence", settings=settings))
         loop.train(1)
         assert answers(run)[-1]["detail"].startswith(f"restored the state of step {expected};")
+
+
+@pytest.mark.parametrize(("before", "newer"), [(70, True), (60, False), (None, False)])
+def test_a_checkpoint_that_is_newer_than_the_snapshot_is_rolled_back_to(run: RunFolder, before: int | None, newer: bool) -> None:
+    loop = Loop()
+    loop.train(60)
+    wait_for_snapshots(run)
+    post(run.path, 1, 0, Action("save-checkpoint", step=60, because="metric-plateau", settings={}))
+    loop.train(1)
+    control = armed().runtime.trainings[0].control
+    assert control is not None
+    control._helper.close(60.0)  # it writes behind the training
+    expected = 61 if newer else max(step for step in wait_for_snapshots(run) if step <= 55)
+    settings = {"to": 55, "lr_factor": 1.0} | ({"before": before} if before is not None else {})
+    post(run.path, 2, 0, Action("roll-back", step=61, because="loss-divergence", settings=settings))
+    loop.train(1)
+    assert loop.model.weight.equal(loop.before[expected])
+    assert (answers(run)[-1]["to"], answers(run)[-1]["settings"]["to"]) == (expected, expected)
 
 
 def test_the_next_training_of_a_run_does_not_do_what_was_posted_for_the_one_before(run: RunFolder) -> None:

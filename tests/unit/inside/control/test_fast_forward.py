@@ -46,7 +46,7 @@ def one_optimizer(between: Between = lambda _step: None) -> list[Any]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.5)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=STEPS)  # fails if it is advanced further
     for step in range(STEPS):
         loss = model(torch.randn(8, 4)).pow(2).mean()
         optimizer.zero_grad()
@@ -54,7 +54,8 @@ def one_optimizer(between: Between = lambda _step: None) -> list[Any]:
         assert all(parameter.grad is not None for parameter in model.parameters())
         optimizer.step()
         between(step + 1)
-        schedule.step()
+        if step + 1 < STEPS:
+            schedule.step()
     return [*model.state_dict().values(), *schedule.get_last_lr()]
 
 
@@ -72,6 +73,31 @@ def two_optimizers(between: Between = lambda _step: None) -> list[Any]:
         large(small(x)).pow(2).mean().backward()
         second.step()
     return [*large.state_dict().values(), *small.state_dict().values()]
+
+
+class InAnyOrder:
+    """An optimizer for each parameter, made with its first update, as Pyro does; all but the first in another order each time."""
+
+    def __init__(self) -> None:
+        self.backwards = False
+
+    def __call__(self, between: Between = lambda _step: None) -> list[Any]:
+        torch.manual_seed(0)
+        model = nn.ParameterList(torch.randn(4) for _ in range(4))
+        first, *others = list(model)
+        order = [first, *(others[::-1] if self.backwards else others)]
+        self.backwards = not self.backwards
+        optimizers: dict[torch.Tensor, torch.optim.Optimizer] = {}
+        for step in range(STEPS):
+            (torch.stack(list(model)) * torch.randn(4, 4)).pow(2).sum().backward()
+            for parameter in order:
+                if parameter not in optimizers:
+                    optimizers[parameter] = torch.optim.Adam([parameter], lr=0.01)
+                optimizers[parameter].step()
+                optimizers[parameter].zero_grad()
+                if parameter is first:
+                    between(step + 1)
+        return list(model)
 
 
 class Counted(nn.Linear):
@@ -142,6 +168,22 @@ def with_a_loader(between: Between = lambda _step: None, *, split: bool = False,
     return [*model.state_dict().values(), *metrics[-1:]]
 
 
+def drawn_ahead(between: Between = lambda _step: None) -> list[Any]:
+    """As Accelerate does: the next batch is drawn before the step with this one."""
+    torch.manual_seed(0)
+    model, data = nn.Linear(4, 1), TensorDataset(torch.randn(8 * STEPS, 4))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    batches = iter(DataLoader(data, batch_size=8, shuffle=True))
+    batch = next(batches)
+    for step in range(STEPS):
+        this, batch = batch, next(batches, None)
+        optimizer.zero_grad()
+        model(this[0]).pow(2).mean().backward()
+        optimizer.step()
+        between(step + 1)
+    return [*model.state_dict().values()]
+
+
 def keep(folder: Path, step: int) -> None:
     """What the guard does every few minutes."""
     if step == KEPT_AT:
@@ -167,9 +209,13 @@ def _keep_now(folder: Path, step: int) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("loop", [one_optimizer, two_optimizers, annealed, with_a_loader, partial(with_a_loader, split=True)])
+SPLIT = partial(with_a_loader, split=True)
+LOOPS = [one_optimizer, two_optimizers, annealed, with_a_loader, SPLIT, drawn_ahead, InAnyOrder()]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 def test_it_ends_bit_for_bit_as_without_an_interruption(
-    loop: Callable[..., list[Any]], tmp_path: Path, started_again: Callable[[], None]
+    loop: Callable[..., list[Any]], tmp_path: Path, started_again: Callable[[], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
     wanted = loop()
     with holdfast.watch(folder=tmp_path, name="first", policy="heal"):
@@ -179,6 +225,7 @@ def test_it_ends_bit_for_bit_as_without_an_interruption(
         found = loop()
         training = armed().runtime.trainings[-1]
         assert training.step == STEPS and armed().runtime.fast_forwarding is None
+    assert f"training continues at step {KEPT_AT}" in capfd.readouterr().err
     assert all(torch.equal(torch.as_tensor(one), torch.as_tensor(other)) for one, other in zip(wanted, found, strict=True))
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.inside.control.evaluate import Evaluator, read_code
-from holdfast.inside.control.tensor_access import StoppableCode
+from holdfast.inside.control.evaluate import StoppableCode, read_code
+from holdfast.inside.control.evaluate import evaluate as run_code
+from holdfast.inside.control.names import Names
 
 LIMIT = 3
 
@@ -17,11 +18,15 @@ class Thing:
     pass
 
 
-def evaluate(code: str, evaluator: Evaluator | None = None, *, here: bool = True) -> dict[str, Any]:
+def names() -> Names:
     def frame() -> FrameType:
         return sys._getframe()
 
-    return (evaluator or Evaluator()).run(read_code(code), frame, lambda *_: None, StoppableCode(), in_thread=here)
+    return Names(frame, lambda _: None)
+
+
+def evaluate(code: str, own: Names | None = None, *, here: bool = True) -> dict[str, Any]:
+    return run_code(read_code(code), own if own is not None else names(), StoppableCode(), in_thread=here)
 
 
 def test_the_innermost_frame_comes_first_then_its_module_then_who_called_it() -> None:
@@ -62,11 +67,31 @@ def test_comprehensions_and_functions_see_the_names_too() -> None:
 
 
 def test_a_name_that_is_declared_global_goes_into_the_module() -> None:
-    evaluator = Evaluator()
-    assert evaluate("global LIMIT\nLIMIT = 4\nLIMIT", evaluator)["value"] == "4"
+    own = names()
+    assert evaluate("global LIMIT\nLIMIT = 4\nLIMIT", own)["value"] == "4"
     assert LIMIT == 4
-    assert evaluate("def back():\n    global LIMIT\n    LIMIT = 3\n    return LIMIT\nback()", evaluator)["value"] == "3"
+    assert evaluate("def back():\n    global LIMIT\n    LIMIT = 3\n    return LIMIT\nback()", own)["value"] == "3"
     assert LIMIT == 3
+
+
+def test_what_a_function_of_the_script_changes_meanwhile_is_seen_at_once() -> None:
+    count = [1]
+
+    def raise_it() -> None:
+        nonlocal count
+        count = [2]
+
+    assert evaluate("raise_it()\ncount")["value"] == "[2]"
+    assert count == [2]
+
+
+def test_a_name_of_the_code_stays_and_one_that_the_script_gets_later_comes_first() -> None:
+    own = names()
+    evaluate("made = 1", own)
+    assert evaluate("made", own)["value"] == "1"
+    made = 2
+    assert evaluate("made", own)["value"] == "2"
+    assert made == 2
 
 
 def test_what_was_looked_at_is_not_kept_alive() -> None:

@@ -6,12 +6,15 @@ import types
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from holdfast.inside.control import restarted
 from holdfast.inside.control.restarted import Restarted, cap_workers, read
 from holdfast.inside.taps.registry import Taps
+from holdfast.signals.lineage import mark_of
+from holdfast.signals.run_folder import RunFolder
 
 DATA = TensorDataset(torch.zeros(8, 1))
 
@@ -25,6 +28,22 @@ def test_the_environment_is_read_and_a_first_attempt_has_none() -> None:
 def test_what_cannot_be_read_is_as_if_it_were_not_there() -> None:
     told = read({"HOLDFAST_RUN": "a", "HOLDFAST_ATTEMPT": "2", "HOLDFAST_WORKERS": "many", "HOLDFAST_LR_FACTOR": "x"})
     assert told == Restarted(attempt=2)
+
+
+def test_a_script_that_resumes_from_its_own_checkpoint_counts_on_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, other = tmp_path / "last.pt", tmp_path / "pretrained.pt"
+    for path in (own, other):
+        torch.save({"weight": torch.zeros(3)}, path)
+    run = RunFolder.create(tmp_path / "runs", "a")
+    run.journal.write("checkpoint", event="saved", path=str(own), step=24, mark=mark_of(own), recording="rank-0")
+    monkeypatch.setattr(restarted, "restarted", lambda: Restarted(attempt=2, checkpoint="elsewhere", step=10))
+    assert restarted.step_loaded([str(own)], run.path) == 24
+    own.write_bytes(own.read_bytes() + b"x")  # another file of that name
+    assert restarted.step_loaded([str(own), str(other)], run.path) == 0
+    monkeypatch.setattr(restarted, "restarted", lambda: None)
+    assert restarted.step_loaded([str(own)], run.path) == 0
 
 
 def test_a_loader_gets_so_many_workers_at_most() -> None:

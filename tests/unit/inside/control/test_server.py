@@ -99,7 +99,7 @@ def test_when_the_recording_ends_the_socket_is_gone_and_who_waits_is_told(tmp_pa
 
 def test_under_heal_both_factors_on_the_rate_hold_together(tmp_path: Path) -> None:
     def lower(run: RunFolder) -> None:
-        from holdfast.inside.control.action_queue import post
+        from holdfast.signals.action_queue import post
         from holdfast.signals.actions import Action
 
         change(run, {"do": "set", "text": "lr*=0.5"})

@@ -5,8 +5,8 @@ import sys
 import threading
 import time
 
-from holdfast.inside.control.evaluate import Evaluator, read_code
-from holdfast.inside.control.tensor_access import StoppableCode
+from holdfast.inside.control.evaluate import StoppableCode, evaluate, read_code
+from holdfast.inside.control.names import Names
 
 
 def nothing(*_: object) -> None:
@@ -14,7 +14,7 @@ def nothing(*_: object) -> None:
 
 
 def test_a_stop_that_comes_as_the_code_ends_never_reaches_what_runs_after_it() -> None:
-    evaluator, code = Evaluator(), read_code("sum(range(300)) + sum(range(300))")
+    names, code = Names(nothing, nothing), read_code("sum(range(300)) + sum(range(300))")
     stopped = 0
     for delay in range(600):
         stoppable, ready = StoppableCode(), threading.Event()
@@ -28,7 +28,7 @@ def test_a_stop_that_comes_as_the_code_ends_never_reaches_what_runs_after_it() -
         other = threading.Thread(target=stop)
         other.start()
         ready.wait()
-        answer = evaluator.run(code, nothing, nothing, stoppable)
+        answer = evaluate(code, names, stoppable)
         for _ in range(100):  # an exception that is still under way would be raised here
             pass
         other.join()
@@ -43,18 +43,19 @@ def test_code_that_catches_everything_is_still_answered() -> None:
     stoppable = StoppableCode()
     code = read_code("import time\ntry:\n    while True: pass\nexcept BaseException: caught = True\ncaught")
     threading.Timer(0.1, stoppable.stop).start()
-    answer = Evaluator().run(code, nothing, nothing, stoppable)
+    answer = evaluate(code, Names(nothing, nothing), stoppable)
     assert not answer["ok"] and "too long" in answer["error"]
     time.sleep(0.02)
 
 
 PROFILED = """
 import sys, threading
-from holdfast.inside.control.evaluate import Evaluator, read_code
-from holdfast.inside.control.tensor_access import StoppableCode
+from holdfast.inside.control.evaluate import evaluate, read_code
+from holdfast.inside.control.names import Names
+from holdfast.inside.control.evaluate import StoppableCode
 stoppable = StoppableCode()
 threading.Timer(0.1, stoppable.stop).start()
-answer = Evaluator().run(read_code("while True: pass"), print, print, stoppable)
+answer = evaluate(read_code("while True: pass"), Names(print, print), stoppable)
 sys.setprofile(lambda *event: None)
 (lambda: None)()
 sys.setprofile(None)

@@ -57,6 +57,12 @@ def test_weights_on_one_device_are_sampled_as_ever() -> None:
     assert WeightSample(before).compare(after).item() == pytest.approx(0.5)
 
 
+def test_the_update_of_a_single_tensor_in_place_is_measured() -> None:
+    weight = torch.full((4,), 2.0)
+    sample = WeightSample([weight])
+    assert sample.compare([weight.mul_(1.5)]).item() == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize(("where", "what"), [(training, "WeightSample"), (training, "weight_norms"), (training, "plain_weights")])
 def test_what_cannot_be_sampled_does_not_cost_the_guard(
     where: Any, what: str, run: Callable[..., RunFolder], monkeypatch: pytest.MonkeyPatch

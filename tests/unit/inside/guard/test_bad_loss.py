@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import holdfast
-from holdfast.inside.guard.bad_loss import bad_loss_evidence
+from holdfast.inside.guard.failure_context import bad_loss_evidence
 from holdfast.signals.run_folder import RunFolder
 
 LABELS = torch.tensor([0, 1, 2, 0])

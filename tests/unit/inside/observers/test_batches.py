@@ -16,12 +16,13 @@ import torch
 from every_case import every_case
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from holdfast.inside.guard.failure_context import FailureContext
+from holdfast.inside.guard.report import Report
 from holdfast.inside.observers import batches as batches_module
-from holdfast.inside.observers import saved_batch as batch_file
 from holdfast.inside.observers.batch_contents import input_status
 from holdfast.inside.observers.batches import Batches
 from holdfast.inside.taps.registry import Taps
+from holdfast.signals.recorder import Recorder
+from holdfast.signals.run_folder import RunFolder
 
 NAN, INF = float("nan"), float("inf")
 
@@ -218,15 +219,15 @@ def kept(folder: Path, batch: Any, *, step: int = 7, state: Any = None) -> Any:
     batches = Batches()
     batches.note(None, batch)
     state = {"weight": torch.ones(2)} if state is None else state
-    return batch_file.save_batches(folder, step, batches.current(), state=state, run_later=at_once)
+    return batches_module.save_batches(folder, step, batches.current(), state=state, run_later=at_once)
 
 
 def test_a_plain_batch_is_read_back_without_running_anything(drawn: Batches, tmp_path: Path) -> None:
     data = TensorDataset(torch.arange(4.0), torch.tensor([0.0, NAN, 0.0, 0.0]))
     next(iter(DataLoader(Subset(data, [3, 1]), batch_size=2)))
     state = {"net": {"weight": torch.ones(2)}}
-    saved = batch_file.save_batches(tmp_path, 12, drawn.current(), state=state, run_later=at_once)
-    assert (saved.file, saved.not_saved, saved.pickled) == (str(tmp_path / "step-000012.pt"), [], False)
+    saved = batches_module.save_batches(tmp_path, 12, drawn.current(), state=state, run_later=at_once)
+    assert (saved.file, saved.not_saved) == (str(tmp_path / "step-000012.pt"), [])
     assert (saved.input, saved.bad_samples) == ("field 1: 1 of 2 values is NaN, in sample 1", [1])
     content = torch.load(tmp_path / "step-000012.pt", weights_only=True)
     assert content["batches"][0]["batch"][0].tolist() == [3.0, 1.0]
@@ -239,7 +240,7 @@ def test_values_are_copied_when_save_is_called_and_written_later(tmp_path: Path)
     batches, jobs, weight = Batches(), [], torch.ones(2)
     batch = [torch.ones(2)]
     batches.note(None, batch)
-    batch_file.save_batches(tmp_path, 1, batches.current(), state={"weight": weight}, run_later=jobs.append)
+    batches_module.save_batches(tmp_path, 1, batches.current(), state={"weight": weight}, run_later=jobs.append)
     assert list(tmp_path.iterdir()) == []
     weight.zero_()
     batch[0].zero_()
@@ -248,16 +249,15 @@ def test_values_are_copied_when_save_is_called_and_written_later(tmp_path: Path)
     assert content["state"]["weight"].tolist() == content["batches"][0]["batch"][0].tolist() == [1.0, 1.0]
 
 
-def test_a_batch_of_the_users_own_class_is_pickled_and_that_is_said(tmp_path: Path) -> None:
+def test_a_batch_of_the_users_own_class_is_pickled(tmp_path: Path) -> None:
     saved = kept(tmp_path, Pair(torch.ones(2), 1))
-    assert saved.pickled and "weights_only=False" in json.loads((tmp_path / "step-000007.json").read_text())["how"]
     assert torch.load(saved.file, weights_only=False)["batches"][0]["batch"].image.tolist() == [1.0, 1.0]
 
 
 def test_a_batch_of_the_users_own_class_is_copied_too(tmp_path: Path) -> None:
     batches, jobs, sample = Batches(), [], Sample(torch.ones(2))
     batches.note(None, [sample])
-    saved = batch_file.save_batches(tmp_path, 1, batches.current(), state={}, run_later=jobs.append)
+    saved = batches_module.save_batches(tmp_path, 1, batches.current(), state={}, run_later=jobs.append)
     sample.image.zero_()
     jobs[0]()
     assert torch.load(saved.file, weights_only=False)["batches"][0]["batch"][0].image.tolist() == [1.0, 1.0]
@@ -272,16 +272,18 @@ def test_a_batch_that_cannot_be_written_leaves_the_state(tmp_path: Path) -> None
 def test_at_most_three_steps_are_kept(tmp_path: Path) -> None:
     batches = Batches()
     batches.note(None, torch.ones(2))
-    context = FailureContext(batches, folder=tmp_path, models=list, run_later=at_once)
-    saved = [context.batch_evidence(step, save=True)["batch"] for step in range(5)]
+    recorder = Recorder.start(RunFolder.create(tmp_path, "run"), 0, 1)
+    report = Report(recorder, list, str, batches=batches)
+    saved = [report.batch_evidence(step, save=True)["batch"] for step in range(5)]
+    recorder.close()
     assert ["file" in one for one in saved] == [True, True, True, False, False]
     assert saved[4]["not_saved"] == ["3 batches of this run are saved already"]
-    assert len(list(tmp_path.glob("*.pt"))) == 3
+    assert len(list(tmp_path.glob("run/rank-0/batches/*.pt"))) == 3
 
 
 def test_what_is_too_large_is_left_out_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_file, "BATCH_BYTES", 100)
-    monkeypatch.setattr(batch_file, "STATE_BYTES", 100)
+    monkeypatch.setattr(batches_module, "BATCH_BYTES", 100)
+    monkeypatch.setattr(batches_module, "STATE_BYTES", 100)
     saved = kept(tmp_path, torch.ones(99), state={"weight": torch.ones(99)})
     assert len(saved.not_saved) == 2 and "larger than" in saved.not_saved[0] and "the model's state" in saved.not_saved[1]
     content = torch.load(saved.file, weights_only=True)

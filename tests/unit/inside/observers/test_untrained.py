@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from holdfast.inside.models import Models
+from holdfast.inside.discovery import Models
 
 
 def _models(model: nn.Module) -> Models:
@@ -51,3 +51,24 @@ def test_what_another_optimizer_holds_is_its_own() -> None:
     model = _model()
     model[2].weight.grad = None
     assert _said(_models(model), [model[0].weight, model[1].weight], [model[2].weight]) == {}
+
+
+def test_a_gradient_that_stays_0_as_no_pass_reaches_it_is_none_and_one_of_dead_units_is_one() -> None:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    models, optimizer = _models(model), torch.optim.SGD(model.parameters(), lr=0.1)
+    backwards = 0
+
+    def trained(steps: int, *, cut: bool) -> dict[int, str]:
+        nonlocal backwards
+        for _ in range(steps):
+            optimizer.zero_grad(set_to_none=False)
+            inner = model[0](torch.ones(1, 2))
+            model[2](torch.relu(model[1](inner.detach() if cut else inner) - 1e3) + 1.0).sum().backward()
+            backwards += 1
+        changes = models.newly_untrained(list(model.parameters()), [], backwards)
+        return {change.name: change.why for change in changes}
+
+    assert trained(1, cut=False) == {}
+    assert trained(20, cut=False) == {}, "the units before the last layer are dead: their gradients are 0, and there"
+    assert trained(20, cut=True) == {0: "no-gradient"}
+    assert trained(20, cut=False) == {0: "trained"}

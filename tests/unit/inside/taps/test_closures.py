@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-from every_case import every_case
 from torch import nn
 from watched_process import Watching, small
-
-from holdfast.injected.replay import Replay
 
 
 class Given(torch.optim.Optimizer):
@@ -56,19 +51,3 @@ def test_a_closure_is_called_and_its_gradients_are_read(watching: Watching) -> N
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     losses = [optimizer.step(lambda: backward(model)), optimizer.step(closure=lambda: backward(model))]
     assert watching.close().steps["loss"] == [loss.item() for loss in losses]
-
-
-@every_case("given", [0.5, torch.ones(()), nn.Linear(1, 1)], ids=["number", "tensor", "module"])
-def test_a_replay_takes_only_a_closure_for_one(given: Any) -> None:
-    replay, optimizer = Replay(Path("nowhere"), None), Given([torch.ones(1)])
-    assert replay._before_step(optimizer, (optimizer, given), {}) is None
-    assert replay._before_step(optimizer, (optimizer,), {"closure": given}) is None
-
-
-def test_a_replay_hands_on_a_closure_that_it_watches() -> None:
-    replay, optimizer = Replay(Path("nowhere"), None), Given([torch.ones(1)])
-    closure: Callable[[], float] = lambda: 2.0  # noqa: E731
-    (first, watched, last), _ = replay._before_step(optimizer, (optimizer, closure, 3), {})
-    assert (first, watched(), last) == (optimizer, 2.0, 3)
-    _, named = replay._before_step(optimizer, (optimizer,), {"closure": closure, "more": 1})
-    assert (named["closure"](), named["more"]) == (2.0, 1)

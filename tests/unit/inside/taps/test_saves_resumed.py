@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +133,9 @@ def test_a_file_saved_again_since_is_the_same_name_only(run: Any, tmp_path: Path
     folder, (model, optimizer) = run(name="first"), made()
     train(model, optimizer, 3)
     save_all("last.pt", model, optimizer)
-    found = find_save(folder.path, str(Path("last.pt").absolute()), until=math.inf)
+    found = find_save(folder.path, str(Path("last.pt").absolute()))
     assert found is not None and found.exact and found.step == 3
     SAVE({"model": model.state_dict()}, "last.pt")  # by somebody who is not watched
-    found = find_save(folder.path, str(Path("last.pt").absolute()), until=math.inf)
+    found = find_save(folder.path, str(Path("last.pt").absolute()))
     assert found is not None and not found.exact
-    assert find_save(folder.path, str(Path("none.pt").absolute()), until=math.inf) is None
+    assert find_save(folder.path, str(Path("none.pt").absolute())) is None

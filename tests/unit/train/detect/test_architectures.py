@@ -93,6 +93,21 @@ def test_the_loss_is_float32_under_bf16_and_close_to_it(architecture: str) -> No
 
 
 @pytest.mark.parametrize("architecture", FAMILIES)
+def test_predictions_that_are_nan_give_a_loss_that_is_skipped_and_no_error(architecture: str) -> None:
+    model, data = made(architecture), batch()
+    handle = model.register_forward_pre_hook(
+        lambda _, args, named: (args, {**named, "pixel_values": named["pixel_values"] * torch.nan}), with_kwargs=True
+    )
+    loss = forward_loss(model, **data)
+    loss.backward()
+    assert loss.isnan()
+    assert [name for name, weight in model.named_parameters() if weight.requires_grad and weight.grad is None] == []
+    handle.remove()
+    with pytest.raises((ValueError, IndexError, RuntimeError)):  # a mistake in the labels is still an error
+        forward_loss(model, data["images"], [-boxes for boxes in data["boxes"]], data["classes"])
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
 def test_a_batch_without_boxes_gives_every_parameter_a_gradient(architecture: str) -> None:
     """Ranks exchange the gradients of all parameters: one that is absent on one rank stops them all."""
     model = made(architecture)

@@ -17,6 +17,7 @@ import yaml
 from PIL import Image
 
 from holdfast.errors import UsageError
+from holdfast.train.__main__ import _become_ultralytics
 from holdfast.train.detect.ultralytics import command, cut_results, is_yolo, newest, remarks, translated
 from holdfast.train.settings import DetectSettings
 
@@ -55,6 +56,19 @@ def test_a_torn_checkpoint_is_passed_over_and_results_are_cut_to_what_was_saved(
     assert (tmp_path / "results.csv").read_text() == "epoch,loss\n1,4\n2,3\n3,2\n"
     torch.save({"epoch": -1, "optimizer": None}, weights / "last.pt")
     assert newest(tmp_path) == (weights / "last.pt", 0)  # finished
+
+
+def test_a_run_killed_after_its_last_epoch_is_finished_with_a_whole_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = tmp_path / "ultralytics" / "weights"
+    weights.mkdir(parents=True)
+    torch.save({"epoch": 5, "ema": torch.ones(9)}, weights / "epoch5.pt")
+    (weights / "last.pt").write_bytes(b"torn")
+    monkeypatch.setenv("HOLDFAST_RUN", str(tmp_path))
+    assert _become_ultralytics(settings(epochs=6), None) == 0
+    assert f"the training is finished: {weights / 'last.pt'}" in capsys.readouterr().out
+    assert torch.equal(torch.load(weights / "last.pt")["ema"], torch.ones(9))
 
 
 @pytest.fixture
