@@ -37,8 +37,9 @@ def test_each_rank_has_a_line_and_the_sick_one_says_so(holdfast: Any, training: 
 
 
 def test_of_many_ranks_the_first_the_sick_and_a_summary_have_a_line(holdfast: Any, training: Any) -> None:
+    later = time.time() + 600  # no rank is quiet for long, however long it takes to make 40 of them
     for rank in range(40):
-        training("ddp", rank=rank, loss=math.nan if rank == 17 else 0.5)
+        training("ddp", rank=rank, time=later, loss=math.nan if rank == 17 else 0.5)
     first, sick, others = holdfast("ps").out.splitlines()[1:]
     assert first.split()[:2] == ["ddp", "0"] and sick.split()[0] == "17" and "non-finite loss" in sick
     assert others.split()[0] == "+38" and others.endswith("healthy")

@@ -1,4 +1,4 @@
-"""A learning rate that jumps: a small rise of a noisy loss is told, as the place is known; what helps is left alone."""
+"""A learning rate that jumps: a small rise of a noisy loss is reported, as its place is known; a jump that helps is left alone."""
 
 from __future__ import annotations
 

@@ -23,13 +23,13 @@ def view(*, loss: np.ndarray, norm: np.ndarray, ratio: float = 2e-3, lr: Any = 1
 
 
 FALLING = 2.5 + 1.6 * np.exp(-STEPS / 30) + NOISE
-SPOILT = np.where(STEPS < 150, FALLING, 3.9 - 0.003 * (STEPS - 150) + NOISE)
+CORRUPTED = np.where(STEPS < 150, FALLING, 3.9 - 0.003 * (STEPS - 150) + NOISE)
 GROWING = 10.0 + 0.02 * STEPS
 
 
 @every_case("times", [0.3, 0.01, 5.0, np.inf])
 def test_weights_that_jump_while_the_loss_is_lost_are_told(times: float) -> None:
-    found = weights_jump(view(loss=SPOILT, norm=np.where(STEPS < 150, GROWING, times * GROWING)))
+    found = weights_jump(view(loss=CORRUPTED, norm=np.where(STEPS < 150, GROWING, times * GROWING)))
     assert found is not None and (found.code, found.severity) == ("loss-divergence", "critical")
     assert 150 <= found.onset <= 152
 
@@ -49,16 +49,16 @@ def test_weights_a_hundredth_as_large_are_told_though_the_loss_is_so_noisy_that_
 
 def test_weights_that_grow_again_quickly_were_overwritten_all_the_same() -> None:
     norm = np.where(STEPS < 150, GROWING, np.minimum(0.01 * GROWING * 1.03 ** (STEPS - 150), GROWING))
-    assert weights_jump(view(loss=SPOILT, norm=norm)) is not None
+    assert weights_jump(view(loss=CORRUPTED, norm=norm)) is not None
 
 
 @every_case(
     ("loss", "norm", "ratio"),
     [
-        (SPOILT, GROWING, 2e-3),
+        (CORRUPTED, GROWING, 2e-3),
         (FALLING, np.where(STEPS < 150, GROWING, 0.3 * GROWING), 2e-3),
-        (SPOILT, np.where(STEPS < 150, GROWING, 1.2 * GROWING), 2e-3),
-        (SPOILT, np.where(STEPS < 150, GROWING, 2.0 * GROWING), 5e-2),
+        (CORRUPTED, np.where(STEPS < 150, GROWING, 1.2 * GROWING), 2e-3),
+        (CORRUPTED, np.where(STEPS < 150, GROWING, 2.0 * GROWING), 5e-2),
         (np.where((STEPS >= 150) & (STEPS < 155), 4.0, FALLING), np.where(STEPS < 150, GROWING, 0.3 * GROWING), 2e-3),
     ],
     ids=["the loss alone", "the weights alone", "a small move", "updates that large", "a spike that recovers"],
@@ -87,7 +87,7 @@ def test_a_weight_beyond_all_numbers_that_only_some_batches_meet_is_told() -> No
 
 def test_a_rate_that_jumped_is_another_story() -> None:
     rate = np.where(STEPS < 150, 1e-3, 1e-1)
-    assert weights_jump(view(loss=SPOILT, norm=np.where(STEPS < 150, GROWING, 3 * GROWING), lr=rate)) is None
+    assert weights_jump(view(loss=CORRUPTED, norm=np.where(STEPS < 150, GROWING, 3 * GROWING), lr=rate)) is None
 
 
 def test_a_run_that_still_learns_quickly_is_not_too_noisy_for_it() -> None:
