@@ -1,4 +1,4 @@
-"""A learning rate that jumps: a small rise of a noisy loss is reported, as its place is known; a jump that helps is left alone."""
+"""A learning rate that jumps: a small rise of a noisy loss is reported, for its place is known; one that helps is not."""
 
 from __future__ import annotations
 
