@@ -17,28 +17,31 @@ def lr_jump(
 ) -> Finding | None:
     """The learning rate jumped to `times` all it had been in at least `settled` steps, and the loss has been higher since.
 
-    Higher by `errors` standard errors, and by `lost` of what had been learned; by one where the weights have become twice as
-    large since. A warm-up at a small constant rate ends with such a jump too, but then the loss falls. A rise without a jump
-    must be much larger: `loss_divergence`.
+    Higher by `errors` standard errors, and by `lost` of what had been learned; by one standard error where the weights have
+    become twice as large since. A warm-up at a small constant rate ends with such a jump too, but then the loss falls. A rise
+    without a jump must be much larger: `loss_divergence`.
     """
     steps, lr = signals.last("lr", _WINDOW + 1)
     places = np.flatnonzero((lr[1:] > times * lr[:-1]) & (lr[:-1] > 0)) + 1
     if not len(places):  # the common case
         return None
-    at = int(steps[places[-1]])
+    highest = next(
+        (place for place in places[::-1] if lr[place] >= times * signals.highest("lr", before=int(steps[place]))), None
+    )
+    if highest is None:  # a schedule that begins again
+        return None
+    at = int(steps[highest])
     loss_at, loss = signals.last("loss", _WINDOW + settled)
     before, after = loss[loss_at < at][-settled:], loss[loss_at >= at]
-    if (
-        lr[places[-1]] < times * signals.highest("lr", before=at)
-        or len(before) < settled
-        or len(after) < at_least
-        or not np.isfinite(before).all()
-        or not np.isfinite(after).all()
-    ):
+    if len(before) < settled or len(after) < at_least or not np.isfinite(before).all() or not np.isfinite(after).all():
         return None
     normal, level, early = middle(before), middle(after[-_WINDOW // 2 :]), middle(signals.first("loss", 10)[1])
-    needed = 1.0 if _weights_grew(signals, at) else errors
-    if level - normal < lost * max(early - normal, abs(normal) / 5) or rise_in_errors(before, after[-_WINDOW // 2 :]) < needed:
+    rise = rise_in_errors(before, after[-_WINDOW // 2 :])
+    if _weights_grew(signals, at):
+        is_higher = rise >= 1.0
+    else:
+        is_higher = rise >= errors and level - normal >= lost * max(early - normal, abs(normal) / 5)
+    if not is_higher:
         return None
     rates = learning_rates(signals, at, since=at)
     evidence = {"onset": at, "loss": level, "normal": normal, "initial_loss": early, **rates}

@@ -26,6 +26,10 @@ def row_words(row: Mapping[str, Any]) -> str:
         return f"kept {_file(row.get('path'))}: the non-finite state was saved separately, as {_name(row.get('diverted_to'))}"
     if event == "loaded":
         return f"loaded {_file(row.get('path'))}"
+    if event == "unreadable":
+        return f"could not load {_file(row.get('path'))}: {plain(str(row.get('error')))}"
+    if event == "set-aside":
+        return f"moved {_file(row.get('path'))} to {_name(row.get('set_aside'))}"
     if event == "resumed":
         return _resumed(row)
     if event == "resume-watch":

@@ -39,7 +39,7 @@ _LOG_SECONDS = 2.0
 _BY_ITSELF_SECONDS = 10.0
 _ELASTIC_SECONDS = 120.0  # the backend notices that a peer is gone, torchrun waits for other nodes, the ranks start
 _TERMINATED = 143
-_CANNOT_LOAD = "checkpoint-incompatible"
+_CANNOT_LOAD, _TORN = "checkpoint-incompatible", "checkpoint-torn"
 
 
 class Restarts:
@@ -57,7 +57,7 @@ class Restarts:
         self._hang: Finding | None = None
         self._with_flag = False  # the attempt was started with the script's own flag for resuming
         self._cannot_load = False  # an attempt ended as it loaded what the script had saved: the next ones go without
-        self._set_aside: Path | None = None  # where the checkpoints were moved that the script refused to start beside
+        self._set_aside: Path | None = None  # where the checkpoints were moved that kept the script from starting
         self._summary: list[str] = []
         self._ending = threading.Lock()  # held while a hang is being ended
         self._pid, self._since, self._log_from = 0, 0.0, 0
@@ -266,11 +266,13 @@ class Restarts:
     def _decide(self, post_mortem: PostMortem, code: int) -> Launch | None:
         from holdfast.recovery.restart import Changes, Ending, Stop, decide
         from holdfast.supervisor.resume import find_origin
-        from holdfast.supervisor.set_aside import set_aside
+        from holdfast.supervisor.set_aside import set_aside, set_damaged_aside
 
         is_again = bool(self._endings) and not post_mortem.steps  # a restart that failed before its first step
         refused = str(post_mortem.finding.evidence.get("error") or "") if is_again else ""
         self._set_aside = set_aside(self._run, refused, len(self._endings))
+        if is_again and post_mortem.finding.code == _TORN:
+            self._set_aside = set_damaged_aside(self._run, self._since)
         origin = find_origin(self._run, before=_before(post_mortem.finding))
         self._cannot_load |= is_again and post_mortem.finding.code == _CANNOT_LOAD
         if self._cannot_load:
@@ -330,7 +332,8 @@ class Restarts:
         command = replace(self._launch.command, arguments=(*self._launch.command.arguments, *more))
         lost = self._done_again(origin) if flag else None
         parts = [self._from(origin, flag, lost), *changes.sentences()]
-        parts += [f"earlier checkpoints moved to {self._set_aside}"] if self._set_aside is not None else []
+        moved = "the damaged checkpoint" if post_mortem.finding.code == _TORN else "earlier checkpoints"
+        parts += [f"{moved} moved to {self._set_aside}"] if self._set_aside is not None else []
         line = f"holdfast: {self._summary[0].removeprefix('holdfast: ') if self._summary else post_mortem.finding.code}\n"
         number = sum(not ending.flag_failed for ending in self._endings)
         line += f"holdfast: restarted ({number} of {settings.restarts} restarts): {', '.join(parts)}"

@@ -1,4 +1,7 @@
-"""Make room for a script that refuses to start where an earlier attempt has saved: its checkpoints are moved, never deleted."""
+"""Move checkpoints that keep a script from starting again: it refuses to start beside them, or cannot load a damaged one.
+
+Nothing is deleted.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ import contextlib
 import itertools
 import re
 from pathlib import Path
+from typing import Any
 
 from holdfast.signals.run_folder import RunFolder
-from holdfast.supervisor.resume import saved_by_the_script
+from holdfast.supervisor.resume import changed, saved_by_the_script
 
+_DAMAGED = "damaged"  # the folder for them
 _REFUSES = re.compile(r"not empty|already (?:present|exist)|exists? already", re.IGNORECASE)
 
 
@@ -28,6 +33,36 @@ def set_aside(run: RunFolder, message: str, attempt: int) -> Path | None:
             path.rename(folders[path.parent] / path.name)
             moved = folders[path.parent]
     return moved
+
+
+def set_damaged_aside(run: RunFolder, since: float) -> Path | None:
+    """Move the file that `torch.load` failed on, so that a script that takes its newest checkpoint takes the one before.
+
+    A save into a folder of its own is moved as a whole. Only what this run has written is moved; None if nothing was.
+    """
+    rows = list(run.journal)
+    failed = [row for row in rows if row.get("event") == "unreadable" and float(row["time"]) >= since]
+    if not failed or changed(path := Path(str(failed[-1]["path"]))) < float(run.info().get("started") or 0.0):
+        return None
+    damaged = path.parent if _is_one_save(path.parent, rows) else path
+    with contextlib.suppress(OSError):
+        (damaged.parent / _DAMAGED).mkdir(exist_ok=True)
+        moved = _new_folder(damaged.parent / _DAMAGED, 1) / damaged.name
+        damaged.rename(moved)
+        run.journal.write("checkpoint", event="set-aside", path=str(damaged), set_aside=str(moved))
+        return moved
+    return None
+
+
+def _is_one_save(folder: Path, rows: list[dict[str, Any]]) -> bool:
+    """Whether all in this folder is newer than a save of this run into another folder beside it: each save has its own folder."""
+    others = [row for row in rows if row.get("event") == "saved" and row.get("by") != "guard" and row.get("path")]
+    times = [float(row["time"]) for row in others if _are_siblings(Path(str(row["path"])).parent, folder)]
+    return bool(times) and all(changed(file) > min(times) for file in folder.rglob("*"))
+
+
+def _are_siblings(one: Path, other: Path) -> bool:
+    return one != other and one.parent == other.parent
 
 
 def _new_folder(parent: Path, attempt: int) -> Path:

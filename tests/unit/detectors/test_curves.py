@@ -219,6 +219,12 @@ def test_a_noisy_loss_that_falls_slowly_is_not_called_flat_before_that_can_be_se
     assert "not-learning" in codes(run(long))
 
 
+def test_a_loss_that_falls_by_a_trifle_has_not_learned() -> None:
+    steps = np.arange(350)
+    assert "not-learning" in codes(run(32.0 + 1e-3 * np.exp(-steps / 100) + noise(0, 350, 3e-4)))
+    assert "not-learning" not in codes(run(32.0 + 0.1 * np.exp(-steps / 100) + noise(0, 350, 3e-4)))
+
+
 @every_case(("every", "expected"), [(2, set()), (10, {"not-learning"})])
 def test_a_metric_at_zero_is_no_news_within_a_few_dozen_updates(every: int, expected: set[str]) -> None:
     curve = Curve("mAP50", every * np.arange(1, 28), np.zeros(27), role="metric", split="val", better="higher")

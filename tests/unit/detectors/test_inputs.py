@@ -121,6 +121,16 @@ def test_batches_of_one_and_the_same_sample_are_constant() -> None:
     assert found is not None and found.evidence["same_input"]
 
 
+def test_several_targets_that_differ_are_no_inputs() -> None:
+    run = looked_at(distinct=1, mean=0.3)
+    samples = list(run.inputs)
+    run.inputs.clear()
+    for sample in samples:
+        names = ("1.0", "1.1") if sample.field == "1" else ("0",)
+        run.inputs.extend(sample._replace(field=name) for name in names)
+    assert constant_batches(run) is not None
+
+
 @every_case("learned", [{}, {"distinct": 2}, {"distinct": 1, "samples": 2}, {"distinct": 1, "known": MISSING_INT}])
 def test_batches_of_different_samples_are_not_constant(learned: dict[str, Any]) -> None:
     assert constant_batches(looked_at(**learned)) is None

@@ -405,6 +405,11 @@ def test_a_batch_that_cannot_be_made_of_a_dictionary_is_changed_all_the_same(tmp
 
 def test_changed_inputs_can_be_differentiated_by_if_they_could_before(tmp_path: Path) -> None:
     context = FaultContext(tmp_path, 0)
-    points = context.change_inputs(torch.rand(4, 2, requires_grad=True), torch.Tensor.zero_)
-    assert points.requires_grad and points.is_leaf and not points.any()
+    original = torch.rand(4, 2, requires_grad=True)
+    points = context.change_inputs(original, torch.Tensor.zero_)
+    assert not points.any() and original.any()
+    for values in (points, original):  # a loader's batch is replaced before the script sees it, a model's input after that
+        (slope,) = torch.autograd.grad((points + 3).square().sum(), values, create_graph=True)
+        (curvature,) = torch.autograd.grad(slope.sum(), values)
+        assert slope.eq(6).all() and curvature.eq(2).all()
     assert not context.change_inputs(torch.rand(4, 2), torch.Tensor.zero_).requires_grad

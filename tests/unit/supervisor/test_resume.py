@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
 from holdfast.supervisor.resume import Origin, arguments, confirmed, environment, find_origin, names_in
-from holdfast.supervisor.set_aside import set_aside
+from holdfast.supervisor.set_aside import set_aside, set_damaged_aside
 
 
 @pytest.fixture
@@ -194,3 +195,40 @@ def test_what_was_moved_earlier_is_not_replaced(run: RunFolder, tmp_path: Path) 
     told(run, out / "a.pt")
     assert set_aside(run, f"{out} is not empty", 1) == out / "attempt-2"
     assert (out / "attempt-1" / "a.pt").read_text() == "of the run that this one resumes"
+
+
+def unreadable(run: RunFolder, path: Path, at: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"PK")
+    os.utime(path, (at, at))
+    run.journal.write("checkpoint", event="unreadable", path=str(path), error="RuntimeError: not a ZIP archive")
+
+
+def test_a_damaged_file_is_moved_and_the_ones_beside_it_stay(run: RunFolder, tmp_path: Path) -> None:
+    save(tmp_path / "out-1.pt", 10, 100.0)
+    told(run, tmp_path / "out-1.pt")
+    unreadable(run, tmp_path / "out-2.pt", 200.0)
+    assert set_damaged_aside(run, 0.0) == tmp_path / "damaged/attempt-1/out-2.pt"
+    assert (tmp_path / "damaged/attempt-1/out-2.pt").exists() and (tmp_path / "out-1.pt").exists()
+    assert [row["path"] for row in run.journal if row.get("event") == "set-aside"] == [str(tmp_path / "out-2.pt")]
+
+
+@every_case("older", [False, True], ids=["a save of its own", "a folder with something older in it"])
+def test_a_folder_is_moved_if_it_is_one_save_of_several(run: RunFolder, tmp_path: Path, older: bool) -> None:
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    (tmp_path / "out/save-1").mkdir(parents=True)
+    save(tmp_path / "out/save-1/model.pt", 10, 100.0)
+    told(run, tmp_path / "out/save-1/model.pt")
+    later = time.time() + 60
+    unreadable(run, tmp_path / "out/save-2/model.pt", later)
+    (tmp_path / "out/save-2/notes.txt").write_text("of the same save")
+    os.utime(tmp_path / "out/save-2/notes.txt", (50.0, 50.0) if older else (later, later))
+    moved = set_damaged_aside(run, 0.0)
+    assert moved == tmp_path / ("out/save-2/damaged/attempt-1/model.pt" if older else "out/damaged/attempt-1/save-2")
+    assert moved.exists() and (tmp_path / "out/save-1/model.pt").exists()
+
+
+def test_a_damaged_file_of_somebody_else_stays_where_it_is(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "runs", "b", started=500.0)
+    unreadable(run, tmp_path / "pretrained.pt", 400.0)
+    assert set_damaged_aside(run, 0.0) is None and (tmp_path / "pretrained.pt").exists()

@@ -16,6 +16,7 @@ from holdfast.signals.curves import HELD_OUT, Curve, Curves
 _MOST_CLASSES = 20  # from there on the loss of some number of classes is near every loss
 _STEPS = 4  # times as many points where each is a single step
 _CHANCE = 2.0  # deviations that the mean of the last third lies below that of the first, beyond chance
+_LITTLE = 1e-3  # of its level: less than this is nothing learned, however sure the fall is
 _SEEN = 0.03  # of its level: a loss so noisy that such a fall would not be seen says nothing
 _ADVERSARIAL = re.compile(r"(?<![a-z])(d|g|disc|discriminator|gen|generator|critic|adv|adversarial)(?![a-z])")
 
@@ -86,8 +87,9 @@ def _may_fall(shape: Shape) -> bool:
     third = len(shape) // 3
     first, last = shape.values[:third], shape.values[-third:]
     level, error = float(last.mean()), math.hypot(float(first.std()), float(last.std())) / math.sqrt(third)
-    at_once = shape.start - level > 3 * float(last.std())  # what falls within the first steps has been flat since
-    return at_once or float(first.mean()) - level > _CHANCE * error or _CHANCE * error > _SEEN * abs(level)
+    little = _LITTLE * abs(level)
+    at_once = shape.start - level > max(3 * float(last.std()), little)  # what falls within the first steps has been flat since
+    return at_once or float(first.mean()) - level > max(_CHANCE * error, little) or _CHANCE * error > _SEEN * abs(level)
 
 
 def is_adversarial(curve: Curve) -> bool:

@@ -187,7 +187,23 @@ def _changed(tensor: torch.Tensor, change: Callable[[torch.Tensor], Any]) -> tor
     copied = tensor.detach().clone()
     result = change(copied)
     changed = result if isinstance(result, torch.Tensor) else copied
-    return changed.requires_grad_(tensor.requires_grad)  # the script may differentiate by its inputs
+    if not tensor.requires_grad or changed.shape != tensor.shape:
+        return changed.requires_grad_(tensor.requires_grad)
+    instead: torch.Tensor = _Instead.apply(tensor, changed)  # type: ignore[no-untyped-call]
+    instead.retain_grad()
+    return instead
+
+
+class _Instead(torch.autograd.Function):
+    """Other values in place of a tensor that the script differentiates by: gradients still reach it."""
+
+    @staticmethod
+    def forward(_: Any, tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return values.view_as(tensor)
+
+    @staticmethod
+    def backward(_: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
 
 
 def _size(optimizer: Optimizer) -> int:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from holdfast.signals.pulse import LOADING
 _MAX_FILES, _MAX_LOADS = 32, 64  # remembered files, and `load_state_dict` calls before the first step
 _TENSORS_PER_FILE, _TENSORS_PER_PART = 512, 32  # remembered, to recognise a file by its tensors
 _COMPARED_TENSORS = 16  # of a state dict
+_ERROR_LENGTH = 200  # characters
 
 
 @dataclass(slots=True, eq=False)
@@ -63,13 +65,17 @@ class Loads:
 
     def install(self, taps: Taps, shield: Shield) -> None:
         """Wrap the load functions; hooks.py wraps `Module.load_state_dict`, which the guard needs too."""
-        on_file, on_object = shield(self.file_read), shield(self.object_loaded)
+        on_file, on_error, on_object = shield(self.file_read), shield(self.file_unreadable), shield(self.object_loaded)
 
         def wrap_load(original: Callable[..., Any]) -> Callable[..., Any]:
             def load(f: Any, *args: Any, **kwargs: Any) -> Any:
                 start = time.perf_counter()
-                with HEARTBEAT.during(LOADING):
-                    result = original(f, *args, **kwargs)
+                try:
+                    with HEARTBEAT.during(LOADING):
+                        result = original(f, *args, **kwargs)
+                except Exception as error:
+                    on_error(f, error)
+                    raise
                 on_file(f, result, start)
                 return result
 
@@ -96,10 +102,16 @@ class Loads:
         """Remember a file that `torch.load` has read, if it holds a state."""
         if not isinstance(content, (dict, nn.Module)) or get_worker_info() is not None:
             return
-        path = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
-        if isinstance(path, (str, os.PathLike)) and is_state(content):
+        path = _path_of(file)
+        if path is not None and is_state(content):
             tensors = [weakref.ref(tensor) for tensor in islice(_sample_tensors(content), _TENSORS_PER_FILE)]
-            self._files.append(LoadedFile(whole_path(path), round(time.perf_counter() - start, 4), tensors))
+            self._files.append(LoadedFile(path, round(time.perf_counter() - start, 4), tensors))
+
+    def file_unreadable(self, file: Any, error: Exception) -> None:
+        """`torch.load` failed: if the script ends with this error, the supervisor learns here which file was damaged."""
+        path = _path_of(file)
+        if path is not None and get_worker_info() is None and Path(path).is_file():
+            self._log.row("unreadable", path=path, error=f"{type(error).__name__}: {error}"[:_ERROR_LENGTH])
 
     def module_loaded(self, module: nn.Module, state_dict: Any, result: Any) -> None:
         """Remember a `load_state_dict` of a module."""
@@ -168,6 +180,11 @@ def _changes(target: Any, state_dict: Any) -> bool:
         )
     except Exception:  # noqa: BLE001 - values of a kind that cannot be compared
         return True
+
+
+def _path_of(file: Any) -> str | None:
+    path = file if isinstance(file, (str, os.PathLike)) else getattr(file, "name", None)
+    return whole_path(path) if isinstance(path, (str, os.PathLike)) else None
 
 
 def _sample_tensors(content: Any) -> Iterable[torch.Tensor]:
