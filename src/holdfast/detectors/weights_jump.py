@@ -17,17 +17,20 @@ from holdfast.signals.view import Floats, SignalView, Steps
 _RECENT = 8  # samples of the weights' norm in which it is looked for
 _NEWEST = 8
 _HUGE = 1e30
+_SLIGHT_TIMES = 2.0  # as far again where the norm moved only slightly
 _ERRORS, _COMPARED = 4.0, 64  # standard errors by which the loss is higher than before, in so many steps
 
 
 def weights_jump(
-    signals: SignalView, *, least: float = 0.3, times: float = 1.25, lost: float = 0.5, sustained: int = 12, far: float = 1.0
-) -> Finding | None:
+    signals: SignalView, *, least: float = 0.3, times: float = 1.25, lost: float = 0.5, sustained: int = 12, far: float = 1.0,
+    slight: float = 0.05,
+) -> Finding | None:  # fmt: skip
     """Between two samples the logarithm of the norm moved by `least`, and `times` as far as all updates together can move it.
 
     After that the loss stays `lost` of the way back to the beginning for `sustained` steps. It may be on its way down again:
     where weights were overwritten, going back is shorter. Where the norm moved by `far`, which no update explains, it is enough
-    that the loss is clearly higher than before. A rate that jumped is `loss-divergence` of its own.
+    that the loss is clearly higher than before. Normalisation layers can have most of the norm: a `slight` move counts if the
+    loss rose at once and no gradient before it was large. A rate that jumped is `loss-divergence` of its own.
     """
     steps, measured = signals.last("weight_norm", 64)
     norms = np.where(np.isposinf(measured), _HUGE, measured)  # one weight is enough whose square is beyond single precision
@@ -35,17 +38,20 @@ def weights_jump(
         return None
     moved = np.abs(np.diff(np.log(norms)))
     recent = max(2, len(moved) - _RECENT)  # where weights were overwritten, the largest move is theirs: they grow again after it
-    if len(moved) <= recent or moved[at := recent + int(np.argmax(moved[recent:]))] <= least:  # the common case
+    if len(moved) <= recent or moved[at := recent + int(np.argmax(moved[recent:]))] <= slight:  # the common case
         return None
+    is_slight = bool(moved[at] <= least)
     if np.isposinf(measured[at + 1]) and (finding := _in_evaluations(signals, steps[at : at + 2], measured[at : at + 2])):
         return finding
     sized, ratios = signals.last("update_ratio", 64)
-    if not beyond_updates(steps, norms, at, sized[np.isfinite(ratios)], ratios[np.isfinite(ratios)], times=times):
+    factor = (_SLIGHT_TIMES if is_slight else 1.0) * times
+    if not beyond_updates(steps, norms, at, sized[np.isfinite(ratios)], ratios[np.isfinite(ratios)], times=factor):
         return None
     if np.isposinf(measured[at + 1]) and (finding := _beyond_numbers(signals, steps[at : at + 2], measured[at : at + 2])):
         return finding
     needed = (lost / 25, _NEWEST) if (certain := bool(moved[at] > far)) else (lost, sustained)
-    return _with_loss(signals, steps[at : at + 2], measured[at : at + 2], *needed, certain=certain)
+    finding = _with_loss(signals, steps[at : at + 2], measured[at : at + 2], *needed, certain=certain)
+    return None if finding is not None and is_slight and not _rose_at_once(signals, finding) else finding
 
 
 def beyond_updates(
@@ -65,6 +71,16 @@ def beyond_updates(
         return False
     drift = max(0.0, float(np.max(paces * np.sign(moved))))
     return bool(abs(moved) > times * max(between**together * float(np.max(since)), between * drift))
+
+
+def _rose_at_once(signals: SignalView, finding: Finding, *, back: float = 0.1, large: float = 5.0) -> bool:
+    """The loss was normal in the step before it rose, and the updates until then came from gradients of normal size."""
+    loss_at, loss = signals.last("loss", 512)
+    grad_at, norms = signals.last("grad_norm", 512)
+    before, sizes = loss[loss_at < finding.onset][-1:], norms[grad_at < finding.onset][-_COMPARED:]
+    evidence = finding.evidence
+    limit = evidence["normal"] + back * (evidence["initial_loss"] - evidence["normal"])
+    return len(before) > 0 and float(before[0]) < limit and len(sizes) > 4 and float(max(sizes[-4:])) < large * middle(sizes)
 
 
 def _in_evaluations(signals: SignalView, steps: Steps, norms: Floats) -> Finding | None:

@@ -15,10 +15,13 @@ STEPS = np.arange(240)
 NOISE = np.random.default_rng(0).normal(0, 0.03, 240)
 
 
-def view(*, loss: np.ndarray, norm: np.ndarray, ratio: float = 2e-3, lr: Any = 1e-3, every: int = 20) -> SignalView:
+def view(
+    *, loss: np.ndarray, norm: np.ndarray, ratio: float = 2e-3, lr: Any = 1e-3, every: int = 20, gradients: Any = MISSING
+) -> SignalView:
     sampled = np.where(STEPS % every == 1, norm, MISSING)
     ratios = np.where(STEPS % every == 2, ratio, MISSING)
     columns = {"step": STEPS, "loss": loss, "weight_norm": sampled, "update_ratio": ratios, "lr": np.full(240, lr)}
+    columns["grad_norm"] = np.full(240, gradients)
     return SignalView({name: np.asarray(values) for name, values in columns.items()})
 
 
@@ -45,6 +48,16 @@ def test_weights_a_hundredth_as_large_are_told_though_the_loss_is_so_noisy_that_
     lost = np.where(STEPS < 150, noisy, 0.19 + NOISE)
     assert weights_jump(view(loss=lost, norm=np.where(STEPS < 150, GROWING, 0.01 * GROWING))) is not None
     assert weights_jump(view(loss=noisy, norm=np.where(STEPS < 150, GROWING, 0.01 * GROWING))) is None, "nothing was lost"
+
+
+def test_a_small_move_of_the_norm_is_enough_where_the_loss_rises_at_once_without_a_large_gradient() -> None:
+    norm, sudden = np.where(STEPS < 150, GROWING, 0.86 * GROWING), {"ratio": 5e-4, "gradients": 1 + NOISE}
+    found = weights_jump(view(loss=CORRUPTED, norm=norm, **sudden))
+    assert found is not None and found.onset == 150
+    large = np.where(STEPS == 149, 50.0, sudden["gradients"])
+    assert weights_jump(view(loss=CORRUPTED, norm=norm, ratio=5e-4, gradients=large)) is None, "one update can do that"
+    slow = np.where(STEPS < 150, FALLING, np.minimum(FALLING + 0.1 * (STEPS - 149), 3.9))
+    assert weights_jump(view(loss=slow, norm=norm, **sudden)) is None, "it diverges step by step"
 
 
 def test_weights_that_grow_again_quickly_were_overwritten_all_the_same() -> None:
