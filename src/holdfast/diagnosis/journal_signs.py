@@ -51,8 +51,9 @@ def _of_first_bad(row: Mapping[str, Any]) -> Iterable[Sign]:
         yield "weights-sound", "the weights were finite before that update"
     elif weights != "unknown":
         yield "weights-unsound", f"before the update {weights}"
-    if row.get("code") == "non-finite-gradient" and isinstance(loss, (int, float)) and evidence.get("input") == "finite":
-        yield "only-the-gradient", f"the loss ({loss:.3g}) and the batch were finite, the gradients were not"
+    batch = {"finite": " and the batch were", "unknown": " was"}.get(str(evidence.get("input")))
+    if row.get("code") == "non-finite-gradient" and isinstance(loss, (int, float)) and batch is not None:
+        yield "only-the-gradient", f"the loss ({loss:.3g}){batch} finite, the gradients were not"
         if evidence.get("began_in"):
             yield "began-in-a-layer", f"the first NaN or Inf came in the backward pass of {evidence['began_in']}"
 

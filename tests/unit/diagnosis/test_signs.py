@@ -16,6 +16,7 @@ from holdfast.diagnosis.causes.numbers import LEARNING_RATE_TOO_HIGH
 from holdfast.diagnosis.checkup import check_up
 from holdfast.diagnosis.curve_signs import signs_of
 from holdfast.diagnosis.diagnosis import diagnose, signs
+from holdfast.diagnosis.journal_signs import signs_of_journal
 from holdfast.diagnosis.ranking import rank
 from holdfast.diagnosis.run_signs import signs_of_findings
 from holdfast.signals.curves import Curve, Curves
@@ -220,3 +221,11 @@ def test_a_learning_rate_that_jumped_is_set_back_and_named_with_its_step_though_
     assert seen["lr-jumped"] == "the learning rate jumped from 0.001 to 0.1 at step 2,003"
     offered = [fix.text for fix in LEARNING_RATE_TOO_HIGH.fixes if fix.applies(seen)]
     assert offered[0].startswith("set the learning rate back") and "lower the learning rate" not in offered
+
+
+@every_case(("batch", "expected"), [("finite", True), ("unknown", True), ("non-finite", False)])
+def test_a_finite_loss_with_a_gradient_that_is_not_speaks_of_the_backward_pass(batch: str, expected: bool) -> None:
+    evidence = {"loss": 0.14, "norm": "nan", "weights": "finite", "input": batch, "began_in": "head"}
+    signs = signs_of_journal([{"kind": "finding", "code": "non-finite-gradient", "step": 215, "evidence": evidence}], 215)
+    assert ("only-the-gradient" in signs) is expected and ("began-in-a-layer" in signs) is expected
+    assert ("batch" in signs.get("only-the-gradient", "")) is (batch == "finite"), "a batch that was not read is not mentioned"
