@@ -65,6 +65,31 @@ for step in range(60):
         raise OSError("a share is gone")
 """
 
+FOLDER_PER_SAVE = """
+import os, pathlib, signal, time, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+saves = sorted(pathlib.Path("out").glob("save-*"))
+first = 0
+if saves:
+    state = torch.load(saves[-1] / "state.pt")
+    model.load_state_dict(state["model"])
+    first = state["step"]
+for step in range(first, 60):
+    loss = model(torch.randn(8, 4)).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    time.sleep(0.01)
+    if step % 10 == 9:
+        save = pathlib.Path(f"out/save-{step + 1}")
+        save.mkdir(parents=True)
+        torch.save({"model": model.state_dict(), "step": step + 1}, save / "state.pt")
+        if step == 39 and os.environ.get("HOLDFAST_ATTEMPT", "1") == "1":
+            os.truncate(save / "state.pt", 500)
+            os.kill(os.getpid(), signal.SIGKILL)
+print("end")
+"""
+
 KEEPS_OBJECTS = """
 import os, time, pathlib, torch
 class Settings: pass
@@ -153,6 +178,17 @@ def test_a_checkpoint_that_the_script_cannot_load_is_tried_once_and_then_left_al
     assert done.returncode == 0 and done.stdout.splitlines()[-1] == "end"
     assert [row["because"] for row in restarts_of(tmp_path / "runs/a")] == ["script-error", "checkpoint-incompatible"]
     assert done.stderr.count("Weights only load failed") == 1 and "could not load what it had saved" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_damaged_save_is_moved_for_a_script_that_resumes_from_its_newest_one(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FOLDER_PER_SAVE)
+    done = run(tmp_path, "--policy", "heal", "--name", "a", PYTHON, "train.py", env=SOON, timeout=600)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "end"
+    moved = tmp_path / "out/damaged/attempt-1/save-40"
+    assert f"the damaged checkpoint moved to {moved}" in done.stderr and (moved / "state.pt").stat().st_size == 500
+    assert [row["because"] for row in restarts_of(tmp_path / "runs/a")] == ["process-died", "checkpoint-torn"]
+    assert sorted(path.name for path in (tmp_path / "out").glob("save-*")) == [f"save-{step}" for step in range(10, 70, 10)]
 
 
 @pytest.mark.slow
