@@ -190,6 +190,7 @@ def test_nan_in_one_thread_costs_the_trainings_of_other_threads_nothing(warm: Wa
     assert recorded(healthy) == [(0, 120), (1, 120), (2, 120)]
     read = sorted([loss for (loss,) in rows(healthy, "loss", f"steps WHERE part = {part} ORDER BY step")] for part in range(3))
     assert read == [pytest.approx(one) for one in losses], "each recording has the losses of its own thread"
+    assert recorded(run) == [(0, 120), (1, 120), (2, 120)]
     skipped = rows(run, "part, count(*)", "steps WHERE loss IS NULL OR isnan(loss) GROUP BY part")
     assert len(skipped) == 1 and skipped[0][1] == 9
 
