@@ -7,10 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.detectors.finding import Finding, plain
-from holdfast.diagnosis.causes import CAUSES, Cause
+from holdfast.diagnosis.causes import CAUSES, Cause, Fix
+from holdfast.diagnosis.causes.errors import OF_ERRORS
+from holdfast.diagnosis.known_texts import KNOWN_TEXTS
 from holdfast.diagnosis.run_signs import signs_of_findings
 
 _RECENT_STEPS = 200
+_SAID_BY_TEXT = (  # pages of errors whose text says what is wrong: other causes of such an error would contradict it
+    *("broken-install", "compile-trouble", "cuda-build-mismatch", "distributed-setup", "graph-error", "loop-mistake"),
+    "shape-mismatch",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +62,22 @@ def diagnose(findings: Sequence[Finding], *, around: Iterable[Mapping[str, Any]]
     onset = min(finding.onset for finding in findings)
     present = signs(findings, evidence, around, onset)
     codes = {finding.code for finding in findings}
-    scored = [(_score(cause, codes, present), cause.code) for cause in CAUSES]
+    scored = [(_score(cause, codes, present), cause.code) for cause in causes_of(findings)]
     ranked = sorted((one for one in scored if one[0] > 0), key=lambda one: -one[0])
     evidence |= {"exploded": "norm-exploded" in present, **signs_known}
     return Diagnosis(tuple(findings), tuple(code for _, code in ranked), step=step, evidence=evidence)
+
+
+def causes_of(findings: Sequence[Finding]) -> tuple[Cause, ...]:
+    """All causes that may be meant; where the text of an error is known, what it means instead of the general causes."""
+    names = {finding.evidence.get("known_text"): finding.code for finding in findings if finding.code in _SAID_BY_TEXT}
+    texts = [text for text in KNOWN_TEXTS if names.get(text.name) == text.page]
+    pages = {text.page for text in texts}
+    said = [
+        Cause(code=text.name, seen_by=(text.page,), because=text.means, likely=0.9, fixes=(Fix(text.fix.rstrip(".")),))
+        for text in texts
+    ]
+    return (*said, *(cause for cause in CAUSES if cause not in OF_ERRORS or pages.isdisjoint(cause.seen_by)))
 
 
 def signs(

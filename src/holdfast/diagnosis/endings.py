@@ -56,8 +56,10 @@ def finding_of(ended: Ended, **more: Any) -> Finding:
         evidence["killed_for_memory"] = ended.killed_for_memory
     if ended.files is not None and ended.files[0] > _MANY_FILES * ended.files[1]:
         evidence["open_files"], evidence["open_files_limit"] = ended.files
+    code = _code(ended, name)
+    evidence["known_text"] = next((match.text.name for match in ended.search.matches if match.text.page == code), None)
     shown = {key: value for key, value in evidence.items() if value is not None}
-    return Finding(_code(ended, name), step=ended.step or 0, severity="critical", evidence=shown)
+    return Finding(code, step=ended.step or 0, severity="critical", evidence=shown)
 
 
 def _code(ended: Ended, name: str | None) -> str:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.detectors.finding import Finding
-from holdfast.diagnosis.causes import CAUSES, Cause, Fix
+from holdfast.diagnosis.causes import Cause, Fix
 from holdfast.diagnosis.confidence import probability, stated
 from holdfast.diagnosis.curve_signs import signs_of
-from holdfast.diagnosis.diagnosis import signs
+from holdfast.diagnosis.diagnosis import causes_of, signs
 from holdfast.diagnosis.journal_signs import signs_of_journal
 from holdfast.diagnosis.run_signs import signs_of_run
 from holdfast.signals.curves import Curves
@@ -93,7 +93,7 @@ def rank(
     present |= since_good
     if "lr-jumped" in present:  # what came of that explains nothing, and updates were usual only before
         present = {sign: words for sign, words in present.items() if sign not in ("explained", "updates-usual")}
-    ranked = [one for cause in CAUSES if (one := _judged(cause, findings, present, name)) is not None]
+    ranked = [one for cause in causes_of(findings) if (one := _judged(cause, findings, present, name)) is not None]
     if earlier is not None:
         ranked = [replace(one, back=earlier.fixes()) if set(one.cause.signs) & since_good.keys() else one for one in ranked]
     ranked = sorted(ranked, key=lambda one: -one.score)[:_AT_MOST]

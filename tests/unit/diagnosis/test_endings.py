@@ -7,6 +7,8 @@ from every_case import every_case
 from holdfast.diagnosis.diagnosis import diagnose
 from holdfast.diagnosis.endings import Ended, error_of, finding_of, trend, words_of
 from holdfast.diagnosis.error_search import search_text
+from holdfast.diagnosis.ranking import rank
+from holdfast.signals.curves import Curves
 
 UNKNOWN = 'Traceback (most recent call last):\n  File "a.py", line 1\nValueError: sample 4711 has no label\n'
 GPU = 'Traceback (most recent call last):\n  File "a.py", line 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate\n'
@@ -79,3 +81,19 @@ def test_the_memory_of_each_process_is_told_the_largest_first() -> None:
     assert [(row["process"], row["first"], row["largest"], row["last"]) for row in rows] == [
         *(("b", 9_000_000, 9_000_000, 8_000_000), ("a", 1_000_000, 5_000_000, 5_000_000))
     ]
+
+
+@every_case(
+    ("error", "because"),
+    [
+        ("Trying to backward through the graph a second time", "backward() ran again on a freed graph"),
+        ("one of the variables needed for gradient computation has been modified by an inplace operation", "changed in place"),
+        ("mat1 and mat2 must have the same dtype, but got Double and Float", "different dtypes"),
+        ("mat1 and mat2 shapes cannot be multiplied (8x3 and 2x1)", "wrong number of inputs"),
+    ],
+)
+def test_an_error_whose_text_is_known_has_the_cause_that_the_text_names_and_no_other(error: str, because: str) -> None:
+    finding = finding_of(died(1, f"Traceback (most recent call last):\nRuntimeError: {error}\n"))
+    (ranked,) = [one for one in rank([finding], Curves("run", ())) if one.stated]
+    assert because in ranked.cause.because and ranked.stated == "likely" and ranked.fixes
+    assert diagnose([finding]).causes == (ranked.cause.code,)
