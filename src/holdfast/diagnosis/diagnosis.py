@@ -8,14 +8,13 @@ from typing import Any
 
 from holdfast.detectors.finding import Finding, plain
 from holdfast.diagnosis.causes import CAUSES, Cause, Fix
-from holdfast.diagnosis.causes.errors import OF_ERRORS
 from holdfast.diagnosis.known_texts import KNOWN_TEXTS
 from holdfast.diagnosis.run_signs import signs_of_findings
 
 _RECENT_STEPS = 200
 _SAID_BY_TEXT = (  # pages of errors whose text says what is wrong: other causes of such an error would contradict it
-    *("broken-install", "compile-trouble", "cuda-build-mismatch", "distributed-setup", "graph-error", "loop-mistake"),
-    "shape-mismatch",
+    *("broken-install", "checkpoint-incompatible", "compile-trouble", "cuda-build-mismatch", "distributed-setup", "graph-error"),
+    *("loop-mistake", "shape-mismatch"),
 )
 
 
@@ -77,7 +76,7 @@ def causes_of(findings: Sequence[Finding]) -> tuple[Cause, ...]:
         Cause(code=text.name, seen_by=(text.page,), because=text.means, likely=0.9, fixes=(Fix(text.fix.rstrip(".")),))
         for text in texts
     ]
-    return (*said, *(cause for cause in CAUSES if cause not in OF_ERRORS or pages.isdisjoint(cause.seen_by)))
+    return (*said, *(cause for cause in CAUSES if not pages.issuperset(cause.seen_by)))
 
 
 def signs(

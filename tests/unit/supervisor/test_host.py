@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from holdfast_run import wait_until
 
+from holdfast.errors import DamagedSegment
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import MISSING_BITS, MISSING_INT
 from holdfast.signals.segment import Segment
@@ -50,14 +52,16 @@ def test_the_process_tree_is_sampled_with_memory_and_processors_in_use(run: RunF
     monkeypatch.setattr(host, "_EVERY_SECONDS", 0.3)
     run.claim(0)
     with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) as busy:
-        assert busy.stdout is not None
-        busy.stdout.readline()
-        sampler = host.HostSampler(run, os.getpid(), Trouble(run.journal))
-        sampler.start()
-        _wait_for_rows_of(busy.pid, run.path / "host/processes/000000.seg", 3)
-        wait_until(lambda: bool(np.nanmax(_processors_of(busy.pid, run)) > 0.1))  # it may have to share them
-        sampler.stop()
-        busy.kill()
+        try:
+            assert busy.stdout is not None
+            busy.stdout.readline()
+            sampler = host.HostSampler(run, os.getpid(), Trouble(run.journal))
+            sampler.start()
+            _wait_for_rows_of(busy.pid, run.path / "host/processes/000000.seg", 3)
+            wait_until(lambda: bool(np.nanmax(_processors_of(busy.pid, run)) > 0.1))  # it may have to share them
+            sampler.stop()
+        finally:
+            busy.kill()
     table = Segment(run.path / "host/processes/000000.seg")
     mine = table.column("pid") == busy.pid
     assert (table.column("parent")[mine] == os.getpid()).all()
@@ -104,7 +108,8 @@ def _wait_for_rows_of(pid: int, path: Path, count: int) -> None:
     """Rows of that process: what else runs below the tests is sampled too."""
     deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
-        if path.exists() and np.count_nonzero(Segment(path).column("pid") == pid) >= count:
-            return
+        with contextlib.suppress(FileNotFoundError, DamagedSegment):  # it may be about to be made
+            if np.count_nonzero(Segment(path).column("pid") == pid) >= count:
+                return
         time.sleep(0.05)
     raise AssertionError("no rows came")

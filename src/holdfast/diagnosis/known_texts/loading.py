@@ -69,11 +69,17 @@ OF_LOADING = (
         "Put the main code of the script under `if __name__ == '__main__':`.",
     ),
     KnownText(
+        "sample-cannot-be-stacked",
+        ("default_collate: batch must contain tensors",),
+        "shape-mismatch",
+        "A sample is None, or an object that the loader cannot put into a batch.",
+        "Return tensors, arrays, numbers, or dicts and lists of them; drop samples that are None in a collate_fn.",
+    ),
+    KnownText(
         "samples-of-different-size",
         (
             "stack expects each tensor to be equal size",
             "each element in list of batch should be of equal size",
-            "default_collate: batch must contain tensors",
             "Trying to resize storage that is not resizable",
             "Unable to create tensor, you should probably activate truncation and/or padding",
         ),
