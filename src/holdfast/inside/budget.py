@@ -23,7 +23,6 @@ _OPENING_STEPS = 500  # later samples are also limited in time; a short run gets
 class SampledMetric:
     """A measurement that is taken on some steps only."""
 
-    name: str
     share: float
     first_step: int
     with_update: bool = True  # whether it is taken at an update, rather than at a batch
@@ -54,12 +53,12 @@ class Budget:
     started: float = field(default_factory=time.monotonic)
     metrics: dict[str, SampledMetric] = field(
         default_factory=lambda: {
-            "parameters": SampledMetric("parameters", share=0.25, first_step=1),
-            "weights": SampledMetric("weights", share=0.20, first_step=2),
-            "weight-norm": SampledMetric("weight-norm", share=0.20, first_step=2, adds_rows=False, reserved=1.0),
-            "modules": SampledMetric("modules", share=0.25, first_step=3),
-            "inputs": SampledMetric("inputs", share=0.05, first_step=1, with_update=False),
-            "held-out": SampledMetric("held-out", share=0.05, first_step=1, with_update=False),
+            "parameters": SampledMetric(share=0.25, first_step=1),
+            "weights": SampledMetric(share=0.20, first_step=2),
+            "weight-norm": SampledMetric(share=0.20, first_step=2, adds_rows=False, reserved=1.0),
+            "modules": SampledMetric(share=0.25, first_step=3),
+            "inputs": SampledMetric(share=0.05, first_step=1, with_update=False),
+            "held-out": SampledMetric(share=0.05, first_step=1, with_update=False),
         }
     )
 

@@ -424,7 +424,7 @@ class Training(Members):
         """Times of the modules in this step, which was sampled; hooks come off unless every step is."""
         begun = time.perf_counter()
         times = self.sampler.take() if "modules" in self.budget.always_done else self.sampler.stop()
-        hooks = self.sampler.take_cost()
+        hooks, self.sampler.cost = self.sampler.cost, 0.0
         self.cost += hooks  # the session has not seen it
         self.charge("modules", begun - hooks)
         return times

@@ -43,7 +43,7 @@ class ModuleSampler:
         self._finished: list[ModuleTime] = []
         self.in_backward: dict[_BackwardPass, None] = {}  # in their order
         self.round = 0
-        self._cost = 0.0
+        self.cost = 0.0  # seconds that registering and running the hooks took
         self._device: torch.device | None = None
         self.now: Callable[[], Any] = time.perf_counter
 
@@ -68,12 +68,7 @@ class ModuleSampler:
             self._handles.append(module.register_forward_pre_hook(timed.before))
             self._handles.append(module.register_forward_hook(timed.after))
         self.running = True
-        self._cost += time.perf_counter() - start
-
-    def take_cost(self) -> float:
-        """Seconds that registering and running the hooks took since the last call."""
-        cost, self._cost = self._cost, 0.0
-        return cost
+        self.cost += time.perf_counter() - start
 
     def stop(self) -> list[ModuleTime]:
         """Remove the hooks and return the times, in the order in which the passes ended."""
@@ -175,7 +170,7 @@ class _TimedModule:
                     input_node.register_prehook(backward.ends)
         except Exception as error:  # noqa: BLE001 - shields the model's forward pass
             sampler.give_up(error)
-        sampler._cost += _CALL_OVERHEAD * (time.perf_counter() - entered)
+        sampler.cost += _CALL_OVERHEAD * (time.perf_counter() - entered)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _TimedModule, ("", None)
@@ -211,5 +206,8 @@ def _cuda_event() -> Any:
 
 def _first_node(value: Any) -> Any:
     """The autograd node of the first tensor in a nested value that has one."""
+    value = value[0] if type(value) is tuple and len(value) == 1 else value  # the common input
+    if isinstance(value, torch.Tensor):
+        return value.grad_fn
     nodes = (part.grad_fn for _, part in leaves(value, depth=3) if isinstance(part, torch.Tensor))
     return next((node for node in nodes if node is not None), None)

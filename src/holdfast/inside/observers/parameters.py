@@ -38,13 +38,15 @@ class WeightSample:
 
 def weight_norms(weights: Sequence[torch.Tensor]) -> torch.Tensor:
     """Norm of each tensor, as one vector on the device of the first tensor."""
-    norms = torch._foreach_norm(list(weights))
-    return torch.stack([_to_float32(norm, weights[0].device) for norm in norms])
+    norms, device = torch._foreach_norm(list(weights)), weights[0].device
+    if any(norm.dtype is not torch.float32 or norm.device != device for norm in norms):
+        norms = tuple(_to_float32(norm, device) for norm in norms)
+    return torch.stack(norms)
 
 
 def plain_weights(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The parameters' data, not copied: of a sharded parameter this rank's shard. Packed integers have no norm."""
-    plain = (getattr(parameter, "_local_tensor", parameter).detach() for parameter in parameters)
+    plain = (p.detach() if type(p) is torch.nn.Parameter else getattr(p, "_local_tensor", p).detach() for p in parameters)
     return [tensor for tensor in plain if tensor.is_floating_point() or tensor.is_complex()]
 
 
