@@ -10,7 +10,7 @@ os.environ["DDE_BACKEND"] = "pytorch"
 import deepxde as dde
 
 PACKAGE = "deepxde"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 PACKAGE = "neuralop"
 PIP = "neuraloperator"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 

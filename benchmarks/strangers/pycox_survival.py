@@ -11,7 +11,7 @@ from pycox.models import LogisticHazard
 from pycox.simulations import SimStudyNonLinearPH
 
 PACKAGE = "pycox"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 np.random.seed(0)

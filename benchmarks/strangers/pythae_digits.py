@@ -9,7 +9,7 @@ from pythae.trainers import BaseTrainerConfig
 from sklearn.datasets import load_digits
 
 PACKAGE = "pythae"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 images = torch.tensor(load_digits().images / 16).float()[:, None]

@@ -9,7 +9,7 @@ from speechbrain.lobes.models.Xvector import Classifier, Xvector
 from torch.utils.data import TensorDataset
 
 PACKAGE = "speechbrain"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 

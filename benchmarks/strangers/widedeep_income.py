@@ -12,7 +12,7 @@ from pytorch_widedeep.models import TabMlp, Wide, WideDeep
 from pytorch_widedeep.preprocessing import TabPreprocessor, WidePreprocessor
 
 PACKAGE = "pytorch-widedeep"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 random, count = np.random.default_rng(0), 10_000
