@@ -53,8 +53,7 @@ class Loader:
         self.epoch, self._next_epoch = self._script_epoch, self._script_epoch or 0
         self.waited, self.samples = 0.0, 0
         if self._drawn:
-            passes = [*self._drawn.values()]
-            first = next((drawn for drawn in passes if not is_gone(drawn.dataset)), passes[0])
+            first = min(self._drawn.values(), key=lambda drawn: (is_gone(drawn.dataset), is_gone(drawn.iterator)))
             self._dataset, self._iterator, self.epoch = first.dataset, first.iterator, self._next_epoch
             self._length = _num_batches(first.iterator() if first.iterator is not None else None)
             self.waited, self.samples = first.seconds, first.samples
@@ -161,9 +160,9 @@ def weak_reference(value: Any) -> weakref.ref[Any] | int:
         return id(value)
 
 
-def is_gone(dataset: weakref.ref[Any] | int | None) -> bool:
-    """Whether a dataset no longer exists: Keras makes one for each pass."""
-    return isinstance(dataset, weakref.ref) and dataset() is None
+def is_gone(reference: weakref.ref[Any] | int | None) -> bool:
+    """Whether a dataset or an iterator no longer exists: Keras makes one for each pass, some look at one batch first."""
+    return isinstance(reference, weakref.ref) and reference() is None
 
 
 def _num_batches(iterator: Any) -> int | None:

@@ -110,6 +110,17 @@ def test_an_evaluation_set_that_was_drawn_to_its_end_is_not_the_training_set() -
     assert loader.take() == (0.5, 4)
 
 
+def test_one_batch_of_each_set_for_a_try_does_not_make_the_evaluation_set_the_training_set() -> None:
+    loader = Loader()
+    training, held_out = Drawing(loader, data()), Drawing(loader, data(3))
+    for tried in (training, held_out):
+        tried.draw()
+        tried.again()
+    training.draw()
+    loader.begin()
+    assert loader.take() == (0.5, 4)
+
+
 def test_of_two_loaders_drawn_in_turn_the_first_is_the_training_set() -> None:
     loader = Loader()
     labelled, unlabelled = Drawing(loader, data()), Drawing(loader, data(), batch_size=7)
