@@ -84,6 +84,7 @@ def has(one: Draw) -> set[str]:
         "weights": True,
         "loader": one.loader != "none",
         "workers": one.loader == "workers",
+        "several-workers": one.loader == "workers",
         "float-inputs": one.task != "text",
         "labels": classes and one.form != "indexed" and one.loader != "none",
         "evaluation": one.evaluate != "never" and one.held_out_by == "loader",

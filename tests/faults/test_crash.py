@@ -55,6 +55,20 @@ def test_a_cause_is_as_sure_on_the_terminal_as_in_diagnose(tmp_path: Path) -> No
     assert "possible cause: mistake in the script" in typed("diagnose", "a", folder=tmp_path).stdout
 
 
+LIMITED = RAISES.replace("import torch", "import resource\nimport torch", 1).replace(
+    'raise KeyError("val")',
+    "taken = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+    "resource.setrlimit(resource.RLIMIT_AS, (taken + 2**26, resource.RLIM_INFINITY))\n"
+    "torch.empty(2**30, dtype=torch.uint8)",
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
+def test_a_limit_on_the_memory_of_a_run_that_lasts_no_second_is_told_from_a_leak(tmp_path: Path) -> None:
+    said = run(tmp_path, "--name", "a", PYTHON, "-c", LIMITED).stderr
+    assert "[host-out-of-memory]" in said and "cause: The machine had free memory that the process could not get" in said, said
+
+
 def test_an_error_and_a_rise_of_the_loss_before_it_have_a_cause_each(tmp_path: Path) -> None:
     never_zeroed = RAISES.replace("    optimizer.zero_grad()\n", "").replace("manual_seed(0)", "manual_seed(5)")
     run(tmp_path, "--name", "a", PYTHON, "-c", never_zeroed)

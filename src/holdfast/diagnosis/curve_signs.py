@@ -13,7 +13,7 @@ from holdfast.signals.curves import Curve, Curves, Floats
 
 Sign = tuple[str, str]  # its name, and what is seen, in words
 _HUGE_RATE = 0.5
-_STILL = 0.02  # of the whole fall, in the last tenth
+_STILL, _FELL = 0.02, 0.05  # of the whole fall, in the last tenth; of the first loss: less is no fall that could go on
 _SMOOTHER = 5.0
 _BETWEEN = ("metric-collapse", "metric-decline")  # they began somewhere between two evaluations
 _LASTING = ("loss-plateau", "not-learning", "underfitting", "overfitting", "loss-oscillation")  # all that came before counts
@@ -49,6 +49,8 @@ def signs_of(curves: Curves, findings: Sequence[Finding]) -> dict[str, str]:
             signs.append(("lr-jumped", f"the learning rate jumped from {then:.3g} to {now:.3g} at step {jumped_at:,}"))
         if (classes := finding.evidence.get("classes")) is not None:
             signs.append(("at-chance", f"the loss is that of guessing among {classes} classes (ln {classes})"))
+        elif "entropy" in finding.evidence:  # the finding itself says of which
+            signs.append(("at-chance", ""))
     return dict(signs)
 
 
@@ -167,7 +169,7 @@ def _of_ends(curves: Curves) -> Iterable[Sign]:
         return
     fall, late = float(np.mean(train[:3]) - np.mean(train[-3:])), train[-len(train) // 5 :]
     before, after = (float(np.median(part)) for part in np.array_split(late, 2))
-    if fall > 0 and before - after > _STILL * fall:
+    if fall > _FELL * abs(float(np.mean(train[:3]))) and before - after > _STILL * fall:
         yield "still-falling", f"the training loss was still falling at the end (median {before:.3g} → {after:.3g})"
     val = None if curves.val_loss is None else curves.val_loss.finite().values
     if val is not None and len(val) >= 10 and _jumps(val) > _SMOOTHER * _jumps(train):

@@ -91,8 +91,10 @@ def rank(
     present = {**dict.fromkeys(of_journal, ""), **signs_of(curves, findings), **of_run}
     since_good = {} if earlier is None else earlier.signs()
     present |= since_good
-    if "lr-jumped" in present:  # what came of that explains nothing, and updates were usual only before
-        present = {sign: words for sign, words in present.items() if sign not in ("explained", "updates-usual")}
+    if "lr-jumped" in present:  # what came of that explains nothing
+        present.pop("explained", None)
+    if present.keys() & {"lr-jumped", "lr-dropped", "lr-below-good"}:  # updates were usual only before
+        present = {sign: words for sign, words in present.items() if sign not in ("updates-usual", "updates-large-enough")}
     ranked = [one for cause in causes_of(findings) if (one := _judged(cause, findings, present, name)) is not None]
     if earlier is not None:
         ranked = [replace(one, back=earlier.fixes()) if set(one.cause.signs) & since_good.keys() else one for one in ranked]

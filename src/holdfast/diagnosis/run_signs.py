@@ -24,6 +24,7 @@ from holdfast.units import size
 
 Sign = tuple[str, str]
 _TINY, _USUAL, _HUGE = 1e-5, (3e-5, 3e-2), 0.1  # of the weights, that one update changes
+_LARGE_ENOUGH = 3e-4  # of the weights: hundreds of such updates teach something, if there is anything to learn
 _BEYOND_UPDATES = 1e8  # times the norm of the step before; nets of 3 to 14 layers, rate raised 100-fold: 2.5e4 at most
 _CONTINUES = 5  # steps
 _INDEXED = re.compile(r"index -?\d+ is out of bounds for dimension \d+ with size \d+")
@@ -80,6 +81,8 @@ def _of_updates(curves: Curves) -> Iterable[Sign]:
         yield "lr-huge", f"an update changes the weights by {100 * usual:.0f} % of their size (typical: 0.1 %)"
     elif _USUAL[0] < usual < _USUAL[1]:
         yield "updates-usual", f"updates are of normal size ({usual:.1e} of the weights)"
+    if usual >= _LARGE_ENOUGH:
+        yield "updates-large-enough", ""
 
 
 def _not_learning(evidence: Mapping[str, Any]) -> Iterable[Sign]:

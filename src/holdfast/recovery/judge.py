@@ -229,7 +229,8 @@ class Judge:
         wanted = tuple(finding for finding in diagnosis.findings if self._allowed.heals_from(finding.code))
         if not wanted or not self._may_act(course):
             return None
-        question = diagnose(wanted, around=self._journal.rows, snapshots=course.snapshots())
+        damaged = {} if (step := self._damaged_at(course)) is None else {"damaged_at": step}
+        question = diagnose(wanted, around=self._journal.rows, snapshots=course.snapshots(), **damaged)
         others = {number for number, part in self._part_of.items() if part != course.part}
         past = ActionLog.from_rows(row for row in self._journal.rows if row.get("number") not in self._untried | others)
         for policy in list(self._policies):
@@ -242,6 +243,15 @@ class Judge:
             if action is not None:
                 return action
         return None
+
+    def _damaged_at(self, course: Course) -> int | None:
+        """The first step since the last roll-back at which a bad update was found to come from a damaged weight."""
+        steps = (
+            int(row.get("step") or 0)
+            for row in self._journal.rows
+            if row.get("kind") == "finding" and (row.get("evidence") or {}).get("weights", "unknown") not in ("finite", "unknown")
+        )
+        return min((step for step in steps if step > course.rolled_back_at), default=None)
 
     def _post(self, course: Course, diagnosis: Diagnosis, action: Action, *, num_decisions: int = 1) -> None:
         numbers_used = (int(row.get("number") or 0) for row in self._journal.rows if row.get("kind") == "action")

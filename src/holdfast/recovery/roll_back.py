@@ -50,8 +50,9 @@ class RollBack:
         to = self._target(diagnosis, failed)
         factor = self._factor(diagnosis, len(failed))
         settings: dict[str, Any] = {"to": to, "lr_factor": factor, "warmup_steps": self.warmup_steps}
-        if to == "disk" or not failed:  # a checkpoint on disk may be newer than the snapshot
-            settings["before"] = self._limit(diagnosis)
+        settings["before"] = self._limit(diagnosis)  # a checkpoint on disk may be newer than the snapshot
+        if to != "disk" and (older := _steps_of(failed)):
+            settings["before"] = min(settings["before"], min(older) - self.further)
         if factor < 1.0 and not tried and self._went_well(diagnosis):
             settings["regain_steps"] = self.regain_steps
         if "lr_jumped_at" in diagnosis.evidence:
@@ -73,7 +74,8 @@ class RollBack:
         """Where this trouble began; a decline that was noticed before it has its own, much earlier beginning."""
         sudden = (*self.called_by, "gradient-explosion")
         onsets = [finding.onset for finding in diagnosis.findings if finding.code in sudden]
-        return min([*onsets, int(diagnosis.evidence.get("lr_jumped_at", diagnosis.step))])
+        known = (int(diagnosis.evidence.get(name, diagnosis.step)) for name in ("lr_jumped_at", "damaged_at"))
+        return min([*onsets, *known])
 
     def _seen_after(self, diagnosis: Diagnosis, until: int) -> int:
         """How long the trouble had lasted when it was judged: the watch is about its beginning."""
@@ -90,7 +92,7 @@ class RollBack:
 
     def _target(self, diagnosis: Diagnosis, failed: list[Past]) -> int | str:
         limit = self._limit(diagnosis)
-        older = [int(attempt.action.settings["to"]) for attempt in failed if isinstance(attempt.action.settings.get("to"), int)]
+        older = _steps_of(failed)
         for step in sorted(diagnosis.evidence.get("snapshots", ()), reverse=True):
             if step <= limit and all(step <= other - self.further for other in older) and len(failed) < 2:
                 return int(step)
@@ -120,3 +122,9 @@ class RollBack:
         )
         settings: dict[str, Any] = {"why": why, "code": 1}
         return Action("stop", step=diagnosis.step, because=code, settings=settings)
+
+
+def _steps_of(attempts: list[Past]) -> list[int]:
+    """The steps of the snapshots that were gone back to."""
+    steps = (attempt.action.settings.get("to") for attempt in attempts)
+    return [step for step in steps if isinstance(step, int)]

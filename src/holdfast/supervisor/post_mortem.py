@@ -103,7 +103,7 @@ def examine(
     ended = Ended(
         exit_code=exit_code, step=step, search=_errors_in(text), killed_for_memory=killed_for_memory, files=files, stack=stack
     )
-    memory = _memory(run, since)
+    memory = _memory(run, since) or _memory_of_steps(recordings)
     grown = memory[0] if memory else {}
     ranks = len({recording.rank for recording in recordings})
     more: dict[str, Any] = {"ranks": ranks} if ranks > 1 else {}
@@ -251,6 +251,18 @@ def _memory(run: RunFolder, since: float) -> list[dict[str, Any]]:
     for at, pid, command, rss in zip(*(rows[name] for name in ("time", "pid", "command", "rss")), strict=True):
         if at >= since and rss > 0:
             sizes.setdefault(f"{pid} {str(command)[:80]}", []).append((float(at), float(rss)))
+    return trend(sizes)
+
+
+def _memory_of_steps(recordings: list[Recording]) -> list[dict[str, Any]]:
+    """For a run that ended before its processes were sampled: what the training itself has noted at its steps."""
+    from holdfast.probe.rows import last_rows
+
+    sizes: dict[str, list[tuple[float, float]]] = {}
+    for recording in recordings:
+        rows = last_rows(recording.path, "steps", ("time", "host_rss"), 1 << 16)
+        pairs = zip(rows["time"].tolist(), rows["host_rss"].tolist(), strict=True)
+        sizes[f"rank {recording.rank}"] = [(float(at), float(rss)) for at, rss in pairs if rss > 0]
     return trend(sizes)
 
 

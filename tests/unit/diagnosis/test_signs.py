@@ -71,6 +71,22 @@ def test_a_finite_batch_after_ordinary_steps_speaks_for_damaged_weights() -> Non
     assert rank([spoiled], curves([1.0, 0.5]), around=[growing])[0].because == ()
 
 
+def not_learning(updates: float, rates: list[float]) -> list[str]:
+    """The causes of a loss that stays at the entropy of its labels, with updates of this size and these learning rates."""
+    flat = curves(1.39 + 0.005 * np.random.default_rng(0).standard_normal(300))
+    steps = np.arange(0, 300, 300 // len(rates))[: len(rates)]
+    sizes = Curve("update_ratio", np.arange(5), np.full(5, updates), role="other")
+    lr = Curve("lr", steps, np.asarray(rates), role="lr")
+    finding = Finding("not-learning", step=299, evidence={"onset": 0, "start": 1.39, "end": 1.39, "entropy": 1.386})
+    return [ranked.cause.code for ranked in rank([finding], Curves("run", (*flat.curves, sizes, lr), source="csv"))]
+
+
+def test_a_loss_at_chance_under_updates_of_normal_size_is_no_matter_of_a_low_learning_rate() -> None:
+    usual = not_learning(3e-3, [1e-3] * 6)
+    assert usual[0] == "labels-wrong" and "learning-rate-too-low" not in usual
+    assert not_learning(2e-6, [1e-6] * 6)[0] == "learning-rate-too-low"
+
+
 @every_case(
     ("numbers", "sign"),
     [

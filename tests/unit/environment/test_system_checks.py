@@ -23,6 +23,7 @@ from holdfast.environment.check import NOTE, OK, PROBLEM, WARNING, Verdict
 from holdfast.environment.checks import clock, disk_space, disk_speed, limits, memory, processors, shared_memory, stacks
 from holdfast.environment.machine import Machine, Plans
 from holdfast.environment.platform import Platform
+from holdfast.environment.py_spy import path_of_py_spy
 from holdfast.environment.torch_facts import TorchFacts
 
 ASK = """
@@ -309,3 +310,12 @@ def test_looking_into_processes_is_allowed_here() -> None:
     assert verdict.level in (OK, NOTE, WARNING)
     if sys.platform == "linux" and os.geteuid() == 0:
         assert verdict.level == OK
+
+
+def test_py_spy_is_found_where_its_package_is_even_if_that_is_neither_beside_python_nor_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    path = path_of_py_spy()
+    assert path is not None and subprocess.run([path, "--version"], capture_output=True, check=False).returncode == 0

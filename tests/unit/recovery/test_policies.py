@@ -86,9 +86,15 @@ def test_if_holding_the_learning_rate_was_not_enough_it_is_cut_too() -> None:
 def test_a_second_roll_back_goes_clearly_further_and_without_such_a_snapshot_to_disk_from_before_the_trouble() -> None:
     before = past(("roll-back", 990, {"to": 960}))
     action = RollBack().decide(diagnosis("loss-divergence", snapshots=(900, 940, 950, 960)), before)
-    assert action is not None and action.settings["to"] == 900 and "before" not in action.settings
+    assert action is not None and (action.settings["to"], action.settings["before"]) == (900, 910), "or a newer one on disk"
     action = RollBack().decide(diagnosis("loss-divergence", snapshots=(940, 950, 960)), before)
     assert action is not None and (action.settings["to"], action.settings["before"]) == ("disk", 976)
+
+
+def test_a_damaged_weight_that_was_met_before_the_onset_counts_from_there() -> None:
+    found = diagnosis("non-finite-weights", snapshots=(900, 960, 970), damaged_at=968)
+    action = RollBack().decide(found, past())
+    assert action is not None and (action.settings["to"], action.settings["before"]) == (960, 964)
 
 
 def test_trouble_long_after_a_roll_back_is_new_trouble() -> None:

@@ -11,7 +11,7 @@ LEARNING_RATE_TOO_LOW = Cause(
     seen_by=("loss-plateau", "not-learning", "underfitting"),
     signs=("norms-healthy", "lr-tiny", "still-falling", "lr-below-good", "lr-dropped"),
     against=("norms-grew", "lr-huge", "metric-constant", "updates-usual", "no-update"),
-    ruled_out_by=("lr-zero", "lr-jumped", "explained"),
+    ruled_out_by=("lr-zero", "lr-jumped", "explained", "updates-large-enough"),
     because="Updates are too small, so the loss hardly changes.",
     likely=0.3,
     fixes=(Fix("multiply the learning rate by 2 to 10", setting="lr", op="multiply", value=3.0),),

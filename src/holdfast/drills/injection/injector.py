@@ -62,6 +62,8 @@ def _seed_all(seed: int) -> None:
 class Injector:
     """The faults of this process and the places where they get in."""
 
+    is_holdfast = True  # its hooks are no part of a model that is pickled
+
     def __init__(self, plan: Plan) -> None:
         self.context = FaultContext(plan.folder, plan.seed)
         self.notes = Notes(plan.folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from holdfast.environment.check import Check, Fix, Verdict, note, ok, skipped, warning
 from holdfast.environment.machine import Machine
+from holdfast.environment.py_spy import path_of_py_spy
 
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _STRANGER = "import subprocess as s; print(s.Popen(['sleep', '20'], start_new_session=True, stdout=-3, stderr=-3).pid)"
@@ -29,7 +29,7 @@ def ask(machine: Machine, *, yama: Path = _YAMA) -> Verdict:
         return skipped("stacks can be read on Linux and macOS only")
     refused = try_stranger()
     scope = _number(yama)
-    facts = {"ptrace_scope": scope, "refused": refused, "py-spy": _py_spy()}
+    facts = {"ptrace_scope": scope, "refused": refused, "py-spy": path_of_py_spy()}
     if refused is not None:
         return why_refused(refused, scope, machine, facts)
     if facts["py-spy"] is None:
@@ -67,10 +67,6 @@ def why_refused(refused: str, scope: int | None, machine: Machine, facts: Mappin
         Fix("run backtrace as root", ("sudo holdfast backtrace",)),
         **facts,
     )
-
-
-def _py_spy() -> str | None:
-    return shutil.which("py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
 
 
 def _number(path: Path) -> int | None:

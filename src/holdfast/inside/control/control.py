@@ -157,7 +157,7 @@ class Control:
         warmup, regain = int(settings.get("warmup_steps", 0)), int(settings.get("regain_steps", 0))
         self.lr.lower(float(settings.get("lr_factor", 1.0)), step, warmup_steps=warmup, regain_steps=regain)
         if (max_lr := settings.get("lr_limit")) is not None:
-            self.lr.limit(self._optimizers(), float(max_lr))
+            self.lr.limit(self._optimizers(), float(max_lr), has_jumped=restored == settings.get("before"))
         self._guard.start_again()
         self._clip_until = 0
         return f"restored the state of step {restored}; learning rate x {self.lr.factor:g}"

@@ -119,14 +119,18 @@ class LearningRateFactor:
         self._temporary = factor if regain_steps else 1.0
         self._since, self._warmup_steps, self._regain_steps = step, warmup_steps, regain_steps
 
-    def limit(self, optimizers: Iterable[Optimizer], max_lr: float) -> None:
-        """Keep all LRs from jumping: the first to `max_lr` or its current value, the others in proportion."""
+    def limit(self, optimizers: Iterable[Optimizer], max_lr: float, *, has_jumped: bool = False) -> None:
+        """Keep all LRs from jumping: the first to `max_lr`, or to its current value if that is higher; others in proportion.
+
+        `has_jumped`: the current values may be those after the jump, so `max_lr` holds in any case.
+        """
         ratio, self._steps_without_jump = None, 0
         for optimizer in optimizers:
             rates = [group["lr"] for group in optimizer.param_groups if group.get("lr") is not None]
             if ratio is None:
                 first = float(rates[0]) if rates else 0.0
-                ratio = max(1.0, max_lr / first) if first > 0.0 else 1.0
+                ratio = max_lr / first if first > 0.0 else 1.0
+                ratio = ratio if has_jumped else max(1.0, ratio)
             self._limits[optimizer] = [lr * ratio for lr in rates]
 
     @property

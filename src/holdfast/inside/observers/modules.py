@@ -142,6 +142,7 @@ class _TimedModule:
     that it is bound to and keeps the function.
     """
 
+    is_holdfast = True  # no part of a model that is pickled
     __slots__ = ("_sampler", "name", "starts")
 
     def __init__(self, name: str, sampler: ModuleSampler | None) -> None:
@@ -188,7 +189,7 @@ def without_hooks(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_ours(hook: Any) -> bool:
-    return isinstance(getattr(hook, "__self__", None), _TimedModule)
+    return bool(getattr(type(getattr(hook, "__self__", None)), "is_holdfast", False))
 
 
 def seconds_between(start: Any, end: Any) -> float | None:

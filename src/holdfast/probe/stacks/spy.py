@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from holdfast.environment.py_spy import path_of_py_spy
 from holdfast.probe.stacks.frames import Frame, Thread
 
-_PATH_OF_SPY = "py-spy"
 _LONGEST_LOCAL = 120
 
 
@@ -24,15 +21,9 @@ class Refused:
     late: bool = False
 
 
-def spy() -> str | None:
-    """Where py-spy is: beside this Python, else on the path."""
-    beside = Path(sys.executable).parent / _PATH_OF_SPY
-    return str(beside) if beside.exists() else shutil.which(_PATH_OF_SPY)
-
-
 def read_with_spy(pid: int, *, native: bool, locals_: bool, stop: bool = True, seconds: float) -> tuple[Thread, ...] | Refused:
     """Read one process. `stop` holds it for the moment of reading; a process that already stands still must not be."""
-    program = spy()
+    program = path_of_py_spy()
     if program is None:
         return Refused("py-spy is not installed")
     command = [program, "dump", "--json", "--full-filenames", "--pid", str(pid)]

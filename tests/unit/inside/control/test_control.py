@@ -109,6 +109,26 @@ def test_a_rate_that_jumps_again_after_a_roll_back_is_held_and_one_that_climbs_i
         assert {made(0.1) for _ in range(50)} and made(0.5) == pytest.approx(0.5, rel=1e-3), "it jumped once, long ago"
 
 
+def test_a_rate_that_had_jumped_before_the_snapshot_was_taken_is_held_too(run: RunFolder) -> None:
+    loop = Loop()
+    (group,) = loop.optimizer.param_groups
+
+    def jump(*_: Any) -> None:
+        group["lr"] = 10.0 if len(loop.before) == 20 else group["lr"]
+
+    loop.optimizer.register_step_post_hook(jump)  # it runs before Holdfast's own, so the state of step 20 has the new rate
+    loop.train(22)
+    assert 20 in wait_for_snapshots(run)
+    settings = {"to": 20, "before": 20, "lr_factor": 1.0, "lr_limit": 0.1}
+    post(run.path, 1, 0, Action("roll-back", step=22, because="loss-divergence", settings=settings))
+    loop.train(1)
+    assert loop.model.weight.equal(loop.before[20]) and group["lr"] == 10.0
+    for _ in range(60):
+        loop.train(1)
+        made = -((loop.model.weight - loop.before[-1]) / loop.model.weight.grad).mean().item()
+        assert made == pytest.approx(0.1, rel=1e-2)
+
+
 def test_a_rate_that_was_cut_for_a_while_climbs_back_evenly_and_the_next_cut_stays(run: RunFolder) -> None:
     loop = Loop()
     loop.train(60)
