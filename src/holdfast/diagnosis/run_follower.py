@@ -18,7 +18,7 @@ from holdfast.signals.view import Column
 _BESIDE = {
     "parameters": PARAMETER_COLUMNS,
     "untrained": UNTRAINED_COLUMNS,
-    "loader": ("step", "worker", "queue", "persistent", "pinned"),
+    "loader": ("step", "worker", "wait_seconds", "queue", "persistent", "pinned"),
     "evaluations": ("step",),
     "inputs": INPUT_COLUMNS,
 }
@@ -59,6 +59,7 @@ class RunFollower:
             view.workers = max(view.workers, row["worker"] + 1)
             if row["worker"] == 0 and row["queue"] >= 0:
                 view.ready.append(row["queue"])
+            view.waits.append((row["step"], row["worker"], row["wait_seconds"]))
             view.persistent, view.pinned = (row[name] == 1 if row[name] in (0, 1) else None for name in ("persistent", "pinned"))
         for row in self._beside["evaluations"].before(view.step):
             if not view.evaluated or view.evaluated[-1] != row["step"]:

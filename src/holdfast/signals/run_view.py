@@ -30,6 +30,7 @@ BLOCKS = 64  # that a whole run is kept in; two become one when there are more
 SAMPLES = 24  # of each parameter
 EVALUATIONS = 256
 INPUTS = 1024
+WAITS = 1024
 
 
 @dataclass(slots=True)
@@ -117,6 +118,7 @@ class RunView:
         self.untrained: dict[str, Untrained] = {}
         self.workers = -1  # of the loader; not known before its first row
         self.ready: deque[int] = deque(maxlen=16)  # batches that waited to be drawn, about once a second
+        self.waits: deque[tuple[int, int, float]] = deque(maxlen=WAITS)  # step, worker, seconds that were waited for it
         self.persistent: bool | None = None  # whether its workers stay over epochs
         self.pinned: bool | None = None  # whether its batches are
         self.cores: int | None = None  # that the training may use

@@ -215,7 +215,7 @@ LOADER = Table(
     columns=(
         _STEP,
         _int("worker", "index of the worker; -1 if the loader runs in the training process"),
-        _float("wait_seconds", "time the training waited for this loader since the previous row"),
+        _float("wait_seconds", "time the training waited for batches of this worker since the previous row"),
         _int("queue", "batches that are ready and waiting"),
         _int("rss", "resident memory of the worker process, in bytes"),
         _TIME,

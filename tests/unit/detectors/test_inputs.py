@@ -194,6 +194,17 @@ def test_a_rate_that_falls_when_all_is_learned_is_a_remark() -> None:
     assert found is not None and found.severity == "info"
 
 
+def test_a_slow_fall_that_a_drop_of_the_rate_ended_counts_when_it_is_clear_of_the_noise() -> None:
+    steps, noise = np.arange(500), np.random.default_rng(2).normal(0, 0.07, 500)
+    rate = np.where(steps < 284, 5e-4, 5e-7)
+    loss = 2.6 + 1.5 * np.exp(-np.minimum(steps, 284) / 40) + 0.0009 * (284 - np.minimum(steps, 284)) + noise
+    found = rate_dropped(view(500, lr=rate, loss=loss, update_ratio=rate))
+    assert found is not None and found.severity == "warning", "a language model: 2.7 to 2.6 in the steps before, and no further"
+    settled = 2.6 + 1.5 * np.exp(-steps / 40) + noise
+    found = rate_dropped(view(500, lr=rate, loss=settled, update_ratio=rate))
+    assert found is not None and found.severity == "info"
+
+
 def test_layers_that_are_trained_from_now_on_with_a_small_rate_still_learn() -> None:
     steps = np.arange(600)
     rate = np.where(steps < 200, 0.1, 5e-4)

@@ -202,10 +202,16 @@ def test_a_cpu_that_always_read_by_turns_is_a_remark_and_one_that_came_to_it_is_
     assert most is not None and most.severity == "warning"
 
 
+def waited_for(run: RunView, seconds: tuple[float, ...]) -> RunView:
+    """The same with workers of which each was waited for so long, every fifty steps or about once a second."""
+    run.workers = len(seconds)
+    run.waits.extend((step, worker, each) for step in range(50, 512, 50) for worker, each in enumerate(seconds))
+    return run
+
+
 def test_one_slow_worker_is_told_from_all_of_them() -> None:
-    steps = np.arange(512)
-    one = view(data_seconds=np.where(steps % 4 == 2, 0.1, 0.001), step_seconds=0.05, epoch=0)
-    one.workers = 4
+    waits = np.where(np.arange(512) % 4 == 2, 0.1, 0.001)
+    one = waited_for(view(data_seconds=waits, step_seconds=0.05, epoch=0), (0.01, 0.01, 0.8, 0.01))
     found = slow_loading(one)
     assert found is not None and found.evidence["slow_worker"] == 2
     one.ready.extend([6, 5, 6])  # what the other three have made ahead
@@ -215,9 +221,14 @@ def test_one_slow_worker_is_told_from_all_of_them() -> None:
     found = slow_loading(one)
     assert found is not None and "slow_worker" not in found.evidence
     every = view(data_seconds=RANDOM.uniform(0.01, 0.05, 512), step_seconds=0.06, epoch=0)
-    every.workers = 4
-    found = slow_loading(every)
+    found = slow_loading(waited_for(every, (0.2, 0.3, 0.25, 0.25)))
     assert found is not None and "slow_worker" not in found.evidence
+
+
+def test_a_slow_worker_is_told_where_each_step_draws_a_batch_of_every_worker() -> None:
+    both = view(data_seconds=0.16, step_seconds=0.2, epoch=0)  # accumulation over two batches: every step waits as long
+    found = slow_loading(waited_for(both, (0.02, 0.8)))
+    assert found is not None and found.evidence["slow_worker"] == 1
 
 
 def test_the_first_batches_of_short_passes_are_no_slow_loading() -> None:
@@ -235,11 +246,12 @@ def test_slow_loading_says_when_it_began(at: int) -> None:
 
 
 def test_one_slow_worker_is_told_also_after_waiting_was_told() -> None:
-    steps = np.arange(1024)
-    waits = np.where(steps < 512, 0.02, np.where(steps % 4 == 2, 0.2, 0.0))
+    waits = np.where(np.arange(1024) < 512, 0.02, np.where(np.arange(1024) % 4 == 2, 0.2, 0.0))
     every, watch, told = rows(1024, data_seconds=waits, step_seconds=0.05 + waits, epoch=0), RunWatch(), []
     watch.view.workers = 4
     for start in range(0, 1024, 64):
+        late = (0.0, 0.0, 3.2, 0.0) if start >= 512 else (0.3, 0.3, 0.4, 0.3)
+        watch.view.waits.extend((start, worker, each) for worker, each in enumerate(late))
         if watch.add({name: values[start : start + 64] for name, values in every.items()}):
             told += [finding for finding in watch.ask() if finding.code == "slow-loading"]
     assert [finding.evidence.get("slow_worker") for finding in told] == [None, 2]

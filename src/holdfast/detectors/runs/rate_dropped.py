@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from holdfast.detectors.finding import Finding
+from holdfast.detectors.levels import rise_in_errors
 from holdfast.signals.run_view import RunView
 
 
@@ -17,13 +20,14 @@ def rate_dropped(
     fell: float = 0.1,
     still: float = 0.5,
     learns: float = 0.25,
+    errors: float = 4.0,
 ) -> Finding | None:
     """Between two steps the learning rate fell by `times` or more, and stays there for `rows` steps.
 
     Schedules fall by ten at once, at most, or do so again and again; and updates must have become smaller with the learning rate.
-    A warning where the loss was falling (by `fell` of itself in the second half of the steps before, or half as much of what
-    was learned) and now falls by less than `still` of that, and of `learns` of itself: layers that are trained from then on, with
-    a rate that fits them, still learn. Else a remark: that training was done.
+    A warning where the loss was falling (in the second half of the steps before by `fell` of itself, by half as much of what
+    was learned, or by `errors` standard errors) and now falls by less than `still` of that, and of `learns` of itself: layers
+    that are trained from then on, with a rate that fits them, still learn. Else a remark: that training was done.
     """
     steps, rates = run.finite("lr")
     falls = np.flatnonzero((rates[1:] > 0) & (rates[1:] * times <= rates[:-1])) + 1
@@ -36,10 +40,11 @@ def rate_dropped(
     if not _updates_shrank(run, onset, by=0.4 * times):  # another optimizer, with a rate that fits it
         return None
     then, now = _fall(run, None, onset), _fall(run, onset, None)
-    falling = then is not None and now is not None and then[0] > _enough(run, fell, then[1]) and now[0] < still * then[0]
-    is_stalled = now is not None and now[0] < learns * abs(now[0] + now[1])
+    was_falling = then is not None and (then.size > _enough(run, fell, then.level) or then.is_clear(errors))
+    falling = was_falling and then is not None and now is not None and now.size < still * then.size
+    is_stalled = now is not None and now.size < learns * abs(now.size + now.level)
     evidence = {"onset": onset, "lr": float(rates[-1]), "lr_before": float(rates[at - 1])}
-    evidence |= {} if now is None else {"loss": now[1]}
+    evidence |= {} if now is None else {"loss": now.level}
     return Finding(
         "loss-plateau", step=run.step, severity="warning" if falling and is_stalled else "info", evidence=evidence, series="loss"
     )
@@ -58,8 +63,20 @@ def _enough(run: RunView, fell: float, level: float) -> float:
     return min(fell * abs(level), max(0.5 * fell * learned, 0.01 * abs(level)))
 
 
-def _fall(run: RunView, since: int | None, until: int | None) -> tuple[float, float] | None:
-    """By how much the loss fell over the second half of some steps (the whole, behind a fall), and its level then."""
+class _Fall(NamedTuple):
+    """By how much a loss fell over some steps, its level then, and the fall in standard errors."""
+
+    size: float
+    level: float
+    in_errors: float
+
+    def is_clear(self, errors: float, least: float = 0.01) -> bool:
+        """Whether it is no chance, and no trifle either."""
+        return self.in_errors > errors and self.size > least * abs(self.level)
+
+
+def _fall(run: RunView, since: int | None, until: int | None) -> _Fall | None:
+    """The fall over the second half of some steps; over the whole, behind a drop."""
     steps, losses = run.finite("loss")
     chosen = (steps >= (since or 0)) & (steps < (until or run.step + 1))
     part = losses[chosen]
@@ -68,4 +85,4 @@ def _fall(run: RunView, since: int | None, until: int | None) -> tuple[float, fl
         return None
     third = len(part) // 3
     first, last = float(np.median(part[:third])), float(np.median(part[-third:]))
-    return first - last, last
+    return _Fall(first - last, last, rise_in_errors(part[-third:], part[:third]))

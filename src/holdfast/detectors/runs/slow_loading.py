@@ -45,7 +45,7 @@ def slow_loading(run: RunView, *, rows: int = 512, at_least: int = 96, share: fl
         "workers": max(0, run.workers),
     }
     if not run.ready or np.median(run.ready) >= run.workers - 1:  # the others are ahead of it: they are quick enough
-        evidence |= _slow_worker(np.where(both, waited, 0.0), position, run.workers)
+        evidence |= _slow_worker(run, onset)
     settings = {"cores": run.cores, "persistent_workers": run.persistent, "pin_memory": run.pinned}
     evidence |= {name: value for name, value in settings.items() if value is not None}
     evidence["on_gpu"] = bool(measured(run.column("gpu_allocated", rows)).any())
@@ -68,19 +68,14 @@ def _onset(steps: Column, waited: Floats, mean: float) -> int:
     return 0 if first == 0 else int(steps[first * _BLOCK])
 
 
-def _slow_worker(waited: Floats, position: Floats, workers: int) -> dict[str, float]:
-    """Workers take turns: if one is slow, every so-manieth batch is waited for, and no other. Also if all are slow in step.
-
-    Told from chance by the share of the waits that fall to one: all of it against an equal part, more than half the way.
-    The first batches of a pass are skipped: everybody waits for those.
-    """
-    enough = position >= 2 * workers
-    if workers < 2 or enough.sum() < 8 * workers:
+def _slow_worker(run: RunView, onset: int, *, rows: int = 2) -> dict[str, float]:
+    """Whose batches were waited for since then: all of one worker against an equal part of each, more than half the way."""
+    waits = [(worker, seconds) for step, worker, seconds in run.waits if step >= onset and 0 <= worker < run.workers]
+    if run.workers < 2 or len(waits) < rows * run.workers:
         return {}
-    turn = position[enough].astype(np.int64) % workers
-    sums = np.array([float(np.sum(waited[enough][turn == one])) for one in range(workers)])
+    sums = np.bincount([worker for worker, _ in waits], [seconds for _, seconds in waits], minlength=run.workers)
     share = float(sums.max() / sums.sum()) if sums.sum() > 0 else 0.0
-    return {"slow_worker": int(sums.argmax()), "worker_fraction": share} if share > 0.5 + 0.5 / workers else {}
+    return {"slow_worker": int(sums.argmax()), "worker_fraction": share} if share > 0.5 + 0.5 / run.workers else {}
 
 
 def _positions(run: RunView, count: int) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from torch.utils.data.dataloader import _DatasetKind
 from holdfast.inside.observers.memory import resident_of
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING_INT
+
+NO_WORKER = -1  # in the place of a worker's number where the training reads its data itself
 
 
 @dataclass(slots=True)
@@ -43,7 +45,7 @@ class Loader:
         self._length: int | None = None
         self._dataset: weakref.ref[Any] | int | None = None
         self._iterator: weakref.ref[Any] | None = None
-        self._waited_since_row = 0.0
+        self._waited_for: dict[int, float] = {}  # seconds since the last row, by worker
         self._joins_late = joins_late  # Holdfast may have been attached in the middle of a training
         self._drawn: dict[int, _Pass] = {}  # since the last step, in passes that have not ended; by the id of the dataset
 
@@ -78,7 +80,7 @@ class Loader:
         is_main = self.is_main(iterator)
         if is_main or not evaluating:
             self.waited += seconds
-            self._waited_since_row += seconds
+            self._note_wait(iterator, num_drawn, seconds)
         if is_main:
             self.samples += samples
             if is_first or is_another or self.epoch is None:  # the one before it may outlive its pass by a few steps
@@ -87,6 +89,18 @@ class Loader:
                 self._length = _num_batches(iterator)
             if num_drawn == self._length:  # a loop that counts batches never reaches StopIteration
                 self._next_epoch = self.epoch + 1
+
+    def _note_wait(self, iterator: Any, num_drawn: int, seconds: float) -> None:
+        """Whose batch was waited for: workers take turns. The first batches of a pass are those of workers that only start."""
+        workers = getattr(iterator, "_num_workers", 0)
+        if not workers:
+            whose: Sequence[int] = (NO_WORKER,)
+        elif num_drawn > 2 * workers and getattr(iterator, "_in_order", True):
+            whose = ((num_drawn - 1) % workers,)
+        else:
+            whose = range(workers)
+        for worker in whose:
+            self._waited_for[worker] = self._waited_for.get(worker, 0.0) + seconds / max(1, len(whose))
 
     def note_end(self, iterator: Any) -> None:
         """Note that a loader is exhausted."""
@@ -136,17 +150,17 @@ class Loader:
     def record(self, recorder: Recorder, step: int) -> None:
         """Write one row per worker; the helper thread calls this about once a second."""
         iterator = self._last_iterator()
-        if iterator is None and (self._iterator is not None or not self._waited_since_row):
+        if iterator is None and (self._iterator is not None or not self._waited_for):
             return  # no workers between two passes, which does not mean `num_workers=0`
-        waited, self._waited_since_row = self._waited_since_row, 0.0
+        waited, self._waited_for = self._waited_for, {}
         table, now, ready = recorder.table("loader"), time.time(), _num_ready(iterator)
         workers = self.workers()
         settings = _bool_setting(iterator, "_persistent_workers"), _bool_setting(iterator, "_pin_memory")
         if not workers:
-            table.append((step, -1, waited, ready, MISSING_INT, now, MISSING_INT, *settings))
+            table.append((step, NO_WORKER, sum(waited.values()), ready, MISSING_INT, now, MISSING_INT, *settings))
         for number, worker in enumerate(workers):
-            resident = resident_of(worker.pid)
-            table.append((step, number, waited, ready, MISSING_INT if resident is None else resident, now, worker.pid, *settings))
+            resident, wait = resident_of(worker.pid), waited.get(number, 0.0)
+            table.append((step, number, wait, ready, MISSING_INT if resident is None else resident, now, worker.pid, *settings))
 
     def _last_iterator(self) -> Any:
         return self._iterator() if self._iterator is not None else None
