@@ -13,13 +13,15 @@ from holdfast.signals.view import SignalView
 HELD_OUT = ("val", "valid", "validation", "eval", "test", "dev")
 
 
-def metric_decline(signals: SignalView, *, in_a_row: int = IN_A_ROW, noise: float = 3.0) -> Finding | None:
+def metric_decline(
+    signals: SignalView, *, in_a_row: int = IN_A_ROW, noise: float = 3.0, of_learned: float = 0.05
+) -> Finding | None:
     """Look at each metric of held-out data for `in_a_row` evaluations that got worse.
 
     Three worse ones in a row happen by chance once in 24 times. So the whole decline must also be `noise` times the usual
-    step between two evaluations before it, or, where there were too few, a tenth of the value. And not half of the other
-    metrics may have got better meanwhile: recall falls where precision rises. A warm restart of the learning rate costs some of
-    the metric for a while.
+    step between two evaluations before it, or, where there were too few, a tenth of the value; of a loss also `of_learned` of
+    all that was learned, for near its best a steady loss moves little. And not half of the other metrics may have got better
+    meanwhile: recall falls where precision rises. A warm restart of the learning rate costs some of the metric for a while.
     """
     for split, name in signals.metrics():
         way = better(name)
@@ -29,9 +31,10 @@ def metric_decline(signals: SignalView, *, in_a_row: int = IN_A_ROW, noise: floa
         tail = values[-(in_a_row + 1) :] * (1 if way == "higher" else -1)
         if len(tail) <= in_a_row or not np.isfinite(tail).all() or not (np.diff(tail) < 0).all():
             continue
-        if is_nothing_yet(values.tolist(), way) or float(tail[0] - tail[-1]) < clear_fall(
-            values[:-in_a_row].tolist(), noise=noise
-        ):
+        needed = clear_fall(values[:-in_a_row].tolist(), noise=noise)
+        if way == "lower":
+            needed = max(needed, of_learned * float(values[0] - values.min()))
+        if is_nothing_yet(values.tolist(), way) or float(tail[0] - tail[-1]) < needed:
             continue
         since = int(steps[-in_a_row - 1])
         if others_improve(signals, split, name, since=since) or rate_restarted(signals, since):
