@@ -52,7 +52,7 @@ FINDINGS = {
     "computing-on-cpu": "training on the CPU although a GPU is present",
     "checkpoint-torn": "a checkpoint is incomplete",
     "checkpoint-non-finite": "a checkpoint holds NaN or Inf",
-    "checkpoint-incompatible": "the checkpoint does not fit the model",
+    "checkpoint-incompatible": "the checkpoint cannot be loaded",
     "checkpoint-not-saved": "a checkpoint could not be saved",
     "resume-mismatch": "the resume does not match the earlier run",
     "tracker-unreachable": "the tracker cannot be reached",

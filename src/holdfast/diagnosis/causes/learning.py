@@ -14,7 +14,10 @@ LEARNING_RATE_TOO_LOW = Cause(
     ruled_out_by=("lr-zero", "lr-jumped", "explained", "updates-large-enough"),
     because="Updates are too small, so the loss hardly changes.",
     likely=0.3,
-    fixes=(Fix("multiply the learning rate by 2 to 10", setting="lr", op="multiply", value=3.0),),
+    fixes=(
+        Fix("find what lowered the learning rate in that step (a wrong unit, a typo), and restore it", needs=("lr-dropped",)),
+        Fix("multiply the learning rate by 2 to 10", setting="lr", op="multiply", value=3.0, ruled_out_by=("lr-dropped",)),
+    ),
 )
 LEARNING_RATE_ZERO = Cause(
     code="learning-rate-zero",
@@ -29,6 +32,7 @@ SCHEDULE_ENDED = Cause(
     seen_by=("loss-plateau",),
     needs=("lr-decayed",),
     signs=("was-falling",),
+    ruled_out_by=("lr-dropped",),
     because="The loss stopped falling because the schedule ended, not because the model converged.",
     likely=0.5,
     fixes=(Fix("make the schedule as long as the run, or use a warm restart"),),
