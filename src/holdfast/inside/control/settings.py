@@ -22,6 +22,7 @@ from holdfast.state.parameters import parameters_of
 Optimizer = torch.optim.Optimizer
 _SYNTAX = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\[\s*(\d+)\s*\])?\s*([*/]?=)\s*(\S.*?)\s*$")
 _RISES = 1.5  # times the limit: an LR up to this is rising and raises the limit; a higher one has jumped
+_FALLS = 3.0  # times at once: so the jump itself is undone; a schedule goes down more slowly
 _LIFTED_AFTER = 50  # updates without a jump; a schedule that jumps on purpose later is left alone
 _OFF = ("off", "none", "no")
 _EXAMPLES = "lr=1e-4, 'lr*=0.1', 'lr[1]=1e-5', weight_decay=0.01, clip=1.0 or clip=off"
@@ -107,7 +108,7 @@ class LearningRateFactor:
     def __init__(self) -> None:
         self._permanent, self._temporary = 1.0, 1.0
         self._since, self._warmup_steps, self._regain_steps = 0, 0, 0
-        self._limits: weakref.WeakKeyDictionary[Optimizer, list[torch.Tensor | float]] = weakref.WeakKeyDictionary()
+        self._limits: weakref.WeakKeyDictionary[Optimizer, list[_Limit]] = weakref.WeakKeyDictionary()
         self._steps_without_jump = 0
 
     def lower(self, factor: float, step: int, *, warmup_steps: int = 0, regain_steps: int = 0) -> None:
@@ -131,7 +132,7 @@ class LearningRateFactor:
                 first = float(rates[0]) if rates else 0.0
                 ratio = max_lr / first if first > 0.0 else 1.0
                 ratio = ratio if has_jumped else max(1.0, ratio)
-            self._limits[optimizer] = [lr * ratio for lr in rates]
+            self._limits[optimizer] = [_Limit(lr * ratio) for lr in rates]
 
     @property
     def factor(self) -> float:
@@ -157,7 +158,7 @@ class LearningRateFactor:
             return None
         limited = rates
         if limits is not None:  # a group may be added later
-            limited = [_limited(limits, index, lr) if index < len(limits) else lr for index, lr in enumerate(rates)]
+            limited = [limits[index].applied(lr) if index < len(limits) else lr for index, lr in enumerate(rates)]
         jumped = any(new is not lr for new, lr in zip(limited, rates, strict=True))
         self._steps_without_jump = 0 if jumped else self._steps_without_jump + 1
         if self._limits and self._steps_without_jump >= _LIFTED_AFTER:
@@ -165,15 +166,25 @@ class LearningRateFactor:
         return [lr * factor for lr in limited]
 
 
-def _limited(limits: list[torch.Tensor | float], index: int, lr: Any) -> Any:
-    """The LR, or its limit if it jumped. An LR in a tensor stays on its device."""
-    limit = limits[index]
-    if isinstance(lr, torch.Tensor):
-        limit = limits[index] = torch.where(lr <= _RISES * limit, torch.maximum(lr, torch.as_tensor(limit).to(lr)), limit)
-        return torch.minimum(lr, limit)
-    if limit < lr <= _RISES * limit:
-        limits[index] = lr
-    return lr if lr <= limits[index] else limits[index]
+@dataclass(slots=True)
+class _Limit:
+    """The LR that one group may have. One that has jumped above it is scaled down to it, so a schedule still has its shape."""
+
+    value: Any
+    peak: float = 0.0  # the highest LR since it jumped; 0 if it has not
+    last: float = 0.0
+
+    def applied(self, lr: Any) -> Any:
+        """The LR to use. One in a tensor stays on its device."""
+        if isinstance(lr, torch.Tensor):
+            limit = torch.as_tensor(self.value).to(lr)
+            self.value = torch.where(lr <= _RISES * limit, torch.maximum(lr, limit), limit)
+            return torch.minimum(lr, self.value)
+        if lr <= _RISES * self.value and (not self.peak or lr * _FALLS < self.last):  # it did not jump, or came down at once
+            self.peak, self.value = 0.0, max(self.value, lr)
+            return lr
+        self.peak, self.last = max(self.peak, lr), lr
+        return self.value * lr / self.peak
 
 
 class ChangedTraining(Protocol):

@@ -106,6 +106,7 @@ def test_a_rate_that_jumps_again_after_a_roll_back_is_held_and_one_that_climbs_i
     assert [made(rate) for rate in (10.0, 0.05, 9.0)] == pytest.approx([0.1, 0.05, 0.1], rel=1e-3)
     assert [made(rate) for rate in (0.12, 0.15, 0.2, 20.0)] == pytest.approx([0.12, 0.15, 0.2, 0.2], rel=1e-3)
     if not as_tensor:  # nobody reads a rate on the device only to see that it did not jump
+        assert [made(rate) for rate in (16.0, 10.0, 4.0)] == pytest.approx([0.16, 0.1, 0.04], rel=1e-3), "its schedule goes on"
         assert {made(0.1) for _ in range(50)} and made(0.5) == pytest.approx(0.5, rel=1e-3), "it jumped once, long ago"
 
 
