@@ -13,19 +13,21 @@ from holdfast.detectors.runs.layers import Layer, layers_of
 from holdfast.signals.run_view import RunView
 
 
-def dead_units(run: RunView, *, samples: int = 3) -> Finding | None:
+def dead_units(run: RunView, *, num_samples: int = 3) -> Finding | None:
     """The first layers' gradients are zero to the last bit at each of the last samples; a later layer's are not.
 
     One sample will do for several layers together that were never zero before: they have died.
     """
-    layers = layers_of(run, samples=samples)
-    dead = [_dead(layer, samples) or _has_died(layer) for layer in layers]
-    if not any(_dead(layer, samples) for layer in layers) and not (len(dead) > 1 and dead[0] and dead[1]):
+    layers = layers_of(run, samples=num_samples)
+    dead = [_dead(layer, num_samples) or _has_died(layer) for layer in layers]
+    if not any(_dead(layer, num_samples) for layer in layers) and not (len(dead) > 1 and dead[0] and dead[1]):
         return None
     count = dead.index(False) if False in dead else len(dead)
     if count == 0 or count == len(dead):
         return None
-    evidence = {"onset": _since(layers[count - 1]), "layers": count, "of": len(layers), "last_dead": layers[count - 1].name}
+    last = layers[count - 1]
+    seen_at = max(samples.steps[-1] for samples in last.parameters.values())  # a roll-back may have undone it since
+    evidence = {"onset": _since(last), "layers": count, "of": len(layers), "last_dead": last.name, "seen_at": seen_at}
     return Finding("dead-units", step=run.step, evidence=evidence)
 
 
