@@ -206,7 +206,7 @@ class Members:
         return early and any(reference() is optimizer for reference in self._expected)
 
     def begin_at(self, step: int) -> None:
-        """Count from this step on: the training goes on from there."""
+        """Count from this step on: the training continues from there."""
         self.step = self._first = step
 
     def main_optimizer(self) -> Optimizer | None:
@@ -219,7 +219,7 @@ class Members:
         return [optimizer for member in members if isinstance(optimizer := member.optimizer(), Optimizer)]
 
     def is_over(self) -> bool:
-        """Whether nothing is left that could go on with it: no optimizer and no part of a model."""
+        """Whether nothing is left that could continue it: no optimizer and no part of a model."""
         return not self.models.parameters() and all(member.optimizer() is None for member in list(self.members.values()))
 
     def roots(self) -> list[nn.Module]:

@@ -115,7 +115,7 @@ _agreements = itertools.count()  # the same on every stage, for all begin their 
 class StageAgreement:
     """The stages of one pipeline: all skip an update, or none does.
 
-    A vote is a key with the number of its update: it cannot be taken for that of another update. A rank that cannot go on votes
+    A vote is a key with the number of its update: it cannot be taken for that of another. A rank that cannot continue votes
     so, and nobody waits for it afterwards. Never raises; if each stage decides alone from now on, `report` gets the reason.
     """
 

@@ -94,7 +94,7 @@ class Runtime(Process):
                 training.guard.failed(optimizer)
 
     def after_update(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
-        """An optimizer has stepped, or its scaler left the step out."""
+        """An optimizer has stepped, or its scaler skipped the step."""
         begun, thread = time.perf_counter(), self.threads.here
         thread.losses.end_step()
         if optimizer is not thread.manual:
@@ -262,7 +262,7 @@ class Runtime(Process):
         return self.thread.evaluation
 
     def end_evaluation(self) -> None:
-        """Training goes on: write the losses that were heard, and leave the time out of the step."""
+        """Training continues: write the recorded losses, and keep the evaluation's time out of the step."""
         phase, self.thread.evaluation = self.thread.evaluation, None
         if phase is None:
             return
@@ -282,7 +282,7 @@ class Runtime(Process):
                 training.guard.statistics.forget()
 
     def was_skipped(self, model: nn.Module) -> bool:
-        """Whether the last update of this model was left out, so that its average must not move either."""
+        """Whether the last update of this model was skipped, so that its average must not move either."""
         parameters = list(model.parameters())[:1]
         guards = [training.guard for training in self.trainings if training.guard is not None and training.trains(parameters)]
         return any(guard.last_was_skipped() for guard in guards)

@@ -86,7 +86,7 @@ class Training(Members):
         self._workers_rss: int | None = None
         self._written_at = 0.0
         self._writing = threading.Lock()
-        metric = Shield(recorder.step_back)  # its own: what is sampled may fail, and what is done at every step goes on
+        metric = Shield(recorder.step_back)  # its own: what is sampled may fail without ending what is done at every step
         self._read_each, self._take_sample = metric(self._read_each_one), metric(self._sample_weights)
         self._compare, self._times = metric(self._compare_weights), metric(self._module_times)
         self._read_weights = metric(self._read_norm_of_weights)
@@ -203,7 +203,7 @@ class Training(Members):
             self._clip_norm = self.settings.clip(optimizer, self._clip_norm)
 
     def after_update(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
-        """The update is done, or was left out by the scaler: finish the row."""
+        """The update is done, or was skipped by the scaler: finish the row."""
         member = self.members[id(optimizer)]
         member.steps += 1
         if member.is_inner:

@@ -17,7 +17,7 @@ _MISTAKES = (  # in the script, not in the world: the next attempt meets the sam
 )
 _USAGE = 2  # how argparse ends a script
 _IN_VAIN = 2
-_WAIT, _WAIT_AT_MOST = 1.0, 60.0  # seconds, doubled after each restart in vain
+_WAIT, _WAIT_AT_MOST = 1.0, 60.0  # seconds, doubled after each restart that did not help
 _NUMBERS = ("loss-divergence", "non-finite-loss", "non-finite-gradient", "non-finite-weights", "metric-collapse")
 _OUT_OF_GPU_MEMORY, _OUT_OF_MEMORY, _LOADER = "gpu-out-of-memory", "host-out-of-memory", "loader-stall"
 _TRACKER = "tracker-unreachable"
@@ -33,7 +33,7 @@ class Ending:
     error: str | None = None  # the class of the error that ended it, if one is known
     steps: int = 0  # made in this attempt
     reached: int | None = None
-    checkpoint: str | None = None  # what the next attempt would go on from
+    checkpoint: str | None = None  # what the next attempt would continue from
     checkpoint_step: int | None = None
     workers: int | None = None  # of the loader
     with_flag: bool = False  # it was started with the script's own flag for resuming

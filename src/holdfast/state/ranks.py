@@ -106,7 +106,7 @@ class RankNotes:
             self._store.set(f"{self._prefix}/state/{step}/{self.rank}", pickle.dumps(state))
 
     def collect(self, step: int) -> dict[int, Any]:
-        """Rank 0: the states of the others; waits briefly unless the last wait was in vain."""
+        """Rank 0: the states of the others; waits briefly unless the last wait got none."""
         ranks = range(1, self.count)
         if not ranks or self.count > _MAX_RANKS:
             return {}
@@ -119,7 +119,7 @@ class RankNotes:
     def share(self, job: Callable[[], Result]) -> list[Result]:
         """Run a job on every rank and share the results by rank. A failure on one is raised on all.
 
-        Every rank takes every step, even after a failure, so that none waits in vain.
+        Every rank takes every step, even after a failure, so that none waits for nothing.
         """
         result: Any = None
         failure: str | None = None

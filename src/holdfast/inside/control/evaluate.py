@@ -1,6 +1,6 @@
 """Evaluate code sent by the user; returns its output, the value of its last expression, or its error.
 
-What it prints is captured per thread, while the script's own output goes on as before.
+What it prints is captured per thread, while the script's own output is unchanged.
 
 A backward pass replaces `.grad` without holding the GIL; another thread that reads it then can crash the process. So code in a
 side thread may read a tensor's shape but not its memory, unless the training is paused or hangs.

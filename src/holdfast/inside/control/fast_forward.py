@@ -74,7 +74,7 @@ class FastForward:
         self._steps: dict[int, int] = {}  # that each optimizer has made
         self._fits, self._why, self._may_fit_later, self._stepped_again = False, "", False, False
         self._seen: set[int] = set()
-        self._left_out: SkippedUpdate | None = None
+        self._skipped: SkippedUpdate | None = None
         self._trained: dict[int, list[torch.Tensor]] = {}  # by optimizer: what got gradients in its first step
         self._zeros: list[torch.Tensor] = []  # their gradients, as long as there is no backward pass
         self._alone = world_size() == 1  # several ranks reduce their gradients in the backward pass, and wait for each other
@@ -131,7 +131,7 @@ class FastForward:
         return self._drawn.next(iterator) if is_far and self._caches and torch.is_grad_enabled() else None
 
     def before(self, training: Training, optimizer: Optimizer) -> bool:
-        """An update comes: leave it out. An optimizer that is new here brings its own part of the state.
+        """An update comes: skip it. An optimizer that is new here brings its own part of the state.
 
         False if all have come and the saved state still does not fit: training starts from scratch, here.
         """
@@ -148,14 +148,14 @@ class FastForward:
         self._stepped_again = id(optimizer) in self._trained
         if not self._stepped_again:
             self._trained[id(optimizer)] = [p for p in parameters_of(optimizer) if p.grad is not None]
-        self._left_out = SkippedUpdate(parameters_of(optimizer))
+        self._skipped = SkippedUpdate(parameters_of(optimizer))
         return True
 
     def after(self, training: Training, optimizer: Optimizer) -> bool:
-        """The step is over; True if that was the last one, and the training goes on."""
-        if self._left_out is not None:
-            self._left_out.give_back()
-            self._left_out = None
+        """The step is over; True if that was the last one, and the training continues."""
+        if self._skipped is not None:
+            self._skipped.give_back()
+            self._skipped = None
         self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
         main = training.main.optimizer() if training.main is not None else None
         HEARTBEAT.beat()

@@ -185,7 +185,7 @@ class StepBoundary:
             return due if due is None or due.set_running_or_notify_cancel() else None
 
     def _waits_on(self) -> bool:
-        """In a pause: block until a request is due or the pause is over; whether it goes on."""
+        """In a pause: block until a request is due or the pause is over; whether it continues."""
         with self._changed:
             seconds = self._paused_until - time.monotonic()
             if seconds <= 0:

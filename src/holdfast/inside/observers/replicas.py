@@ -81,7 +81,7 @@ class Replicas(logging.Filter):
 
 
 def _members() -> set[str]:
-    """The replicas in the newest quorum, from the lighthouse's status page, which goes on to list the heartbeats of dead ones."""
+    """The replicas in the newest quorum, from the lighthouse's status page, which also lists the heartbeats of dead ones."""
     import html
     import urllib.request
 
