@@ -252,6 +252,8 @@ def _weights(finding: Finding) -> str:
         return f"the norm of the weights is no longer finite (it was {evidence['weight_norm_before']:.3g}); {lost}"
     if "bad_tensors" in evidence:
         return f"NaN or Inf in {count(int(evidence['bad_tensors'] or 1), 'tensor')} of the state at step {finding.step:,}"
+    if "steps_in_a_row" not in evidence and "weights" in evidence:
+        return f"{evidence['weights']}, at step {finding.step:,}"
     if "bad_losses" in evidence:
         bad = f"{evidence['bad_losses']} of the last {evidence['of']} losses are NaN, Inf or far too large"
         return f"the norm of the weights is no longer finite (it was {evidence['weight_norm_before']:.3g}); {bad}"

@@ -166,17 +166,25 @@ class Judge:
             self._post(course, diagnosis, action)
 
     def _look_at_states(self) -> None:
-        """A state that was to be kept holds NaN or Inf, unlike others before: normalisation may hide that from the loss."""
-        rows = [row for row in self._journal.rows if row.get("code") == _BAD_STATE and "in_a_row" in (row.get("evidence") or {})]
-        for row in rows[self._states_seen :]:
+        """A state that was to be kept holds NaN or Inf, unlike others before: normalisation may hide that from the loss. Or a
+        weight is so damaged that no update gets past it: going back at once loses the least.
+        """
+        evidence_of = ((row, row.get("evidence") or {}) for row in self._journal.rows)
+        rows = [
+            (row, evidence)
+            for row, evidence in evidence_of
+            if (row.get("code") == _BAD_STATE and "in_a_row" in evidence) or (evidence.get("damaged") and self._policies)
+        ]
+        for row, evidence in rows[self._states_seen :]:
             course = self._courses[max(self._courses)] if self._courses else None
             if course is None or self._queued is not None:
                 return
             self._states_seen += 1
             step, clean = int(row.get("step") or 0), course.snapshots()
-            if clean and clean[-1] < step and step > course.rolled_back_at:
-                evidence = {"onset": step, "bad_tensors": row["evidence"].get("bad_tensors")}
-                finding = Finding("non-finite-weights", step=step, severity="critical", evidence=evidence)
+            older = clean[:1] if evidence.get("damaged") else clean[-1:]  # states with such a weight pass for clean
+            if older and older[0] < step and step > course.rolled_back_at:
+                facts = {name: evidence[name] for name in ("bad_tensors", "weights") if name in evidence}
+                finding = Finding("non-finite-weights", step=step, severity="critical", evidence={"onset": step, **facts})
                 self._judge(course, Seen((finding,), (finding,)))
 
     def _look_at_changes(self) -> None:

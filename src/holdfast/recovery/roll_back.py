@@ -100,12 +100,12 @@ class RollBack:
 
     def _factor(self, diagnosis: Diagnosis, failures: int) -> float:
         """The cut. A learning rate that had jumped was the trouble itself: it comes back with the snapshot, is kept from
-        jumping again, and is left as it was; so it is where the weights were overwritten, or the state is not finite though
-        the loss is, which no rate does. Only if that was not enough is it cut here, too.
+        jumping again, and is left as it was; so it is where weights were overwritten or damaged, or the state is not finite
+        though the loss is, which no rate does. Only if that was not enough is it cut here, too.
         """
         exploded = diagnosis.evidence.get("exploded")
         not_the_rate = "lr_jumped_at" in diagnosis.evidence or diagnosis.causes[:1] == ("weights-overwritten",)
-        not_the_rate = not_the_rate or "bad_tensors" in diagnosis.evidence
+        not_the_rate = not_the_rate or bool(diagnosis.evidence.keys() & {"bad_tensors", "damaged_at"})
         factor = 1.0 if not_the_rate else self.after_explosion if exploded else self.lr_factor
         return float(f"{factor * self.again**failures:.4g}")
 

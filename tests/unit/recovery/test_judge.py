@@ -67,6 +67,24 @@ def test_a_state_that_is_no_longer_finite_is_rolled_back_though_the_loss_is_fine
     assert kinds(run, "diagnosis")[-1]["causes"][0] == "weights-damaged"
 
 
+def test_a_weight_that_no_update_gets_past_is_undone_at_its_first_bad_step(
+    run: RunFolder, train: Any, letters: Any, falling: Any
+) -> None:
+    training, judge = train(), Judge(run, defaults())
+    training.steps(falling(600))
+    training.holds_snapshots(500, 550, 590)  # a state with such a weight is finite
+    bad = {"code": "non-finite-loss", "severity": "critical", "step": 560, "rank": 0}
+    run.journal.write("finding", **bad, evidence={"weights": "fc.weight: a weight of 2e+03, where 0.1 is normal"})
+    judge.look()
+    assert letters() == [], "it is large, and updates may still get past it"
+    weights = {"weights": "fc.weight: a weight of 2e+38, where 0.1 is normal", "damaged": True}
+    run.journal.write("finding", **bad, evidence=weights)
+    judge.look()
+    (letter,) = letters()
+    assert (letter["action"], letter["because"]) == ("roll-back", "non-finite-weights")
+    assert letter["settings"] == {"to": 550, "before": 556, "lr_factor": 1.0, "warmup_steps": 0}
+
+
 def test_under_observe_the_same_is_said_and_nothing_is_done(run: RunFolder, train: Any, letters: Any, falling: Any) -> None:
     training, judge = train(), Judge(run)
     training.steps([*falling(600), *np.full(40, 2.4)])

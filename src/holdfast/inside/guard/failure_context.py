@@ -64,21 +64,26 @@ def _describe(names: Sequence[str], places: list[int]) -> str:
 
 
 _OUTLIER_RATIO, _OUTLIER_SIZE = 1e4, 1e3  # a weight that many times its tensor's median, and at least so large
+_NO_WEIGHT = 1e18  # its square is not finite in single precision: no batch gets past it
 _MAX_WEIGHTS = 1 << 28  # the training waits for this check
 
 
-def weight_status(models: Iterable[nn.Module]) -> str:
-    """`finite`, the first parameter with a non-finite or outlying weight, or `unknown` where they cannot be read."""
+def weight_evidence(models: Iterable[nn.Module]) -> dict[str, Any]:
+    """`weights`: finite, the first parameter with a non-finite or outlying weight, or unknown where they cannot be read.
+
+    `damaged` where no update can be made with such a weight.
+    """
     num_checked = 0
     for model in models:
         for name, parameter in model.named_parameters():
             weights = parameter.detach()
             num_checked += weights.numel()
             if not _is_readable(weights) or num_checked > _MAX_WEIGHTS:
-                return "unknown"
+                return {"weights": "unknown"}
             if weights.numel() and (problem := _weight_problem(weights)):
-                return f"{name}: {problem}"
-    return "finite" if num_checked else "unknown"
+                text, is_damaged = problem
+                return {"weights": f"{name}: {text}"} | ({"damaged": True} if is_damaged else {})
+    return {"weights": "finite" if num_checked else "unknown"}
 
 
 def _is_readable(weights: torch.Tensor) -> bool:
@@ -86,15 +91,15 @@ def _is_readable(weights: torch.Tensor) -> bool:
     return is_plain and weights.is_cpu and weights.is_floating_point() and weights.itemsize > 1
 
 
-def _weight_problem(weights: torch.Tensor) -> str:
+def _weight_problem(weights: torch.Tensor) -> tuple[str, bool] | None:
     sizes = weights.abs().flatten().float()
     num_bad = int((~sizes.isfinite()).sum())
     if num_bad:
-        return f"{num_bad} of {sizes.numel()} weights are NaN or Inf"
+        return f"{num_bad} of {sizes.numel()} weights are NaN or Inf", True
     largest, median = float(sizes.max()), float(sizes.median())
     if largest > _OUTLIER_SIZE and largest > _OUTLIER_RATIO * median:
-        return f"a weight of {largest:.3g}, where {median:.2g} is normal"
-    return ""
+        return f"a weight of {largest:.3g}, where {median:.2g} is normal", largest > _NO_WEIGHT
+    return None
 
 
 _MAX_FRAMES, _MAX_TENSORS, _MAX_NUMEL = 4, 64, 1 << 26

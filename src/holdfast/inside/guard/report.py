@@ -16,7 +16,7 @@ import numpy as np
 from torch import nn
 
 from holdfast.inside.gradients.step_metrics import StepMetrics
-from holdfast.inside.guard.failure_context import first_bad, variable_evidence, weight_status
+from holdfast.inside.guard.failure_context import first_bad, variable_evidence, weight_evidence
 from holdfast.inside.observers.batches import Batches, DrawnBatch, SavedBatches, describe, save_batches
 from holdfast.signals.recorder import Recorder
 
@@ -112,7 +112,7 @@ class Report:
         with contextlib.suppress(Exception):  # the finding is written without what cannot be determined
             evidence.update(self._parameter_evidence(metrics))
             evidence.update(self.batch_evidence(step, save=save))
-            evidence.update({"weights": weight_status(self._models())} if at_once else {})
+            evidence.update(weight_evidence(self._models()) if at_once else {})
         if metrics.evidence is not None:
             input_evidence = {"input": evidence.get("input")} if _is_bad_input(evidence) else {}
             evidence.update({**metrics.evidence, **input_evidence})
