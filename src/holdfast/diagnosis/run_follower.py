@@ -22,6 +22,7 @@ _BESIDE = {
     "evaluations": ("step",),
     "inputs": INPUT_COLUMNS,
 }
+_AFTER_THE_LAST = 1 << 62  # step
 
 
 class RunFollower:
@@ -50,21 +51,22 @@ class RunFollower:
 
     def _ask(self) -> Iterator[Finding]:
         view = self._watch.view
-        for row in self._beside["parameters"].before(view.step):
+        until = _AFTER_THE_LAST if view.ended else view.step  # an evaluation at the end comes after the last step
+        for row in self._beside["parameters"].before(until):
             if row["name"] is not None:
                 view.add_parameter(*(row[name] for name in PARAMETER_COLUMNS))
-        for row in self._beside["untrained"].before(view.step):
+        for row in self._beside["untrained"].before(until):
             view.add_untrained(*(row[name] for name in UNTRAINED_COLUMNS))
-        for row in self._beside["loader"].before(view.step):
+        for row in self._beside["loader"].before(until):
             view.workers = max(view.workers, row["worker"] + 1)
             if row["worker"] == 0 and row["queue"] >= 0:
                 view.ready.append(row["queue"])
             view.waits.append((row["step"], row["worker"], row["wait_seconds"]))
             view.persistent, view.pinned = (row[name] == 1 if row[name] in (0, 1) else None for name in ("persistent", "pinned"))
-        for row in self._beside["evaluations"].before(view.step):
+        for row in self._beside["evaluations"].before(until):
             if not view.evaluated or view.evaluated[-1] != row["step"]:
                 view.evaluated.append(row["step"])
-        for row in self._beside["inputs"].before(view.step):
+        for row in self._beside["inputs"].before(until):
             view.inputs.append(InputSample(**row))
             if row["split"] == "val" and row["step"] not in view.evaluated:  # its losses may not have been heard
                 view.evaluated.append(row["step"])
