@@ -106,10 +106,10 @@ OF_INSTALL = (
     ),
     KnownText(
         "half-on-the-cpu",
-        ("not implemented for 'Half'", "not implemented for 'BFloat16'"),
+        ("not implemented for 'Half'", "not implemented for 'BFloat16'", "could not create a primitive descriptor"),
         "shape-mismatch",
         "This operation does not exist in half precision on this device, usually because the model is on the CPU.",
-        "Move the model to the GPU before calling .half(), or use float32 on the CPU.",
+        "Move the model to the GPU before calling .half() or autocast, or use float32 on the CPU.",
     ),
     KnownText(
         "bitsandbytes-without-cuda",
