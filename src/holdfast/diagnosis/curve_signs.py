@@ -111,7 +111,7 @@ def _of_norm(curves: Curves, onset: int | None) -> Iterable[Sign]:
         yield "norms-grew", f"the gradient norm grew from {early:.3g} to {level:.3g}"
     else:
         yield "norms-healthy", f"the gradient norm is normal ({level:.3g})"
-    if onset is not None:
+    if onset is not None and onset > curve.steps[0]:  # the first gradients of a training are often its largest
         near = curve.values[np.abs(curve.steps - onset) <= max(1, (curve.steps[-1] - curve.steps[0]) // 20)]
         if len(near) and float(near.max()) > 5 * early:
             yield "norms-jumped", f"the gradient norm jumped to {float(near.max()):.3g} (normally {early:.3g})"

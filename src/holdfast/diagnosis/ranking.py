@@ -93,6 +93,8 @@ def rank(
     present |= since_good
     if "lr-jumped" in present:  # what came of that explains nothing
         present.pop("explained", None)
+    if "updates-usual" in present and "lr-jumped" not in present:  # 1 is no huge rate for Adadelta
+        present.pop("lr-huge", None)
     if present.keys() & {"lr-jumped", "lr-dropped", "lr-below-good"}:  # updates were usual only before
         present = {sign: words for sign, words in present.items() if sign not in ("updates-usual", "updates-large-enough")}
     ranked = [one for cause in causes_of(findings) if (one := _judged(cause, findings, present, name)) is not None]

@@ -84,6 +84,7 @@ def not_learning(updates: float, rates: list[float]) -> list[str]:
 def test_a_loss_at_chance_under_updates_of_normal_size_is_no_matter_of_a_low_learning_rate() -> None:
     usual = not_learning(3e-3, [1e-3] * 6)
     assert usual[0] == "labels-wrong" and "learning-rate-too-low" not in usual
+    assert not_learning(6e-3, [1.0] * 6)[0] == "labels-wrong", "the usual rate of Adadelta"
     assert not_learning(2e-6, [1e-6] * 6)[0] == "learning-rate-too-low"
 
 
