@@ -1,6 +1,6 @@
 """Weights that changed by more than updates can: `loss-divergence` where much of what was learned is lost with it, and
-`non-finite-weights` where the norm has no number any more, and the loss is beyond all measure again and again, or not finite
-in evaluations.
+`non-finite-weights` where the norm has no number any more: the loss is beyond all measure again and again, not finite in
+evaluations, or no longer as low as it was.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ def weights_jump(
         return finding
     needed = (lost / 25, _NEWEST) if (certain := bool(moved[at] > far)) else (lost, sustained)
     finding = _with_loss(signals, steps[at : at + 2], measured[at : at + 2], *needed, certain=certain)
+    if finding is None and len(measured) > at + 2 and np.isposinf(measured[at + 1 :]).all():
+        return _stays_infinite(signals, steps, measured, at)
     return None if finding is not None and is_slight and not _rose_at_once(signals, finding) else finding
 
 
@@ -109,6 +111,20 @@ def _beyond_numbers(
     weights = {"weight_norm_before": float(norms[0]), "weight_norm": float(norms[1])}
     evidence = {"onset": int(loss_at[int(np.argmax(wild))]), "bad_losses": int(np.sum(wild[-window:])), "of": window, **weights}
     return Finding("non-finite-weights", step=int(loss_at[-1]), severity="critical", evidence=evidence)
+
+
+def _stays_infinite(signals: SignalView, steps: Steps, norms: Floats, at: int, *, errors: float = 1.0) -> Finding | None:
+    """Behind a ReLU such a weight may hardly show: it has taken a unit away, so the loss is rather higher than lower since."""
+    loss_at, loss = signals.last("loss", 512)
+    before, after = loss[loss_at <= steps[at]][-_COMPARED:], loss[loss_at >= steps[at + 1]][-_COMPARED:]
+    if (
+        min(len(before), len(after)) < _NEWEST
+        or not np.isfinite([*before, *after]).all()
+        or rise_in_errors(before, after) < errors
+    ):
+        return None
+    evidence = {"onset": int(steps[at]) + 1, "weight_norm_before": float(norms[at]), "weight_norm": float(norms[at + 1])}
+    return Finding("non-finite-weights", step=int(steps[-1]), severity="critical", evidence=evidence)
 
 
 def _with_loss(

@@ -257,6 +257,10 @@ def _weights(finding: Finding) -> str:
     if "bad_losses" in evidence:
         bad = f"{evidence['bad_losses']} of the last {evidence['of']} losses are NaN, Inf or far too large"
         return f"the norm of the weights is no longer finite (it was {evidence['weight_norm_before']:.3g}); {bad}"
+    if "weight_norm" in evidence:
+        return (
+            f"the norm of the weights has been infinite since step {finding.step:,} (it was {evidence['weight_norm_before']:.3g})"
+        )
     return f"no step has been finite since step {evidence['onset']:,} ({evidence['steps_in_a_row']} in a row)"
 
 

@@ -96,6 +96,9 @@ def test_a_weight_beyond_all_numbers_that_only_some_batches_meet_is_told() -> No
     found = weights_jump(view(loss=met, norm=overwritten))
     assert found is not None and (found.code, found.onset) == ("non-finite-weights", 150)
     assert weights_jump(view(loss=FALLING, norm=overwritten)) is None, "nothing looks at it"
+    a_unit_less = np.where(STEPS < 150, FALLING, FALLING[100:150].mean() + 0.05 + NOISE)
+    found = weights_jump(view(loss=a_unit_less, norm=overwritten))
+    assert found is not None and (found.code, found.onset) == ("non-finite-weights", 142), "behind the last finite sample"
 
 
 def test_a_rate_that_jumped_is_another_story() -> None:
