@@ -148,9 +148,14 @@ class FaultContext:
                     return _with(batch, {name: list(parts)})
         if isinstance(batch, list | tuple) and len(batch) > 1:
             last = batch[-1]
-            if isinstance(last, torch.Tensor) and not last.is_floating_point():
+            if isinstance(last, torch.Tensor) and not last.is_floating_point() and not _is_mask(last):
                 return type(batch)([*batch[:-1], _changed(last, change)])
         raise CannotHappen("the batches have no labels")
+
+
+def _is_mask(values: torch.Tensor) -> bool:
+    """Whether it only says which samples count, and all do."""
+    return values.dtype is torch.bool and bool(values.all())
 
 
 def _change_floats(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:

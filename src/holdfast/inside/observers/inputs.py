@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.utils.data import SubsetRandomSampler
 
 from holdfast.inside.budget import Budget
 from holdfast.inside.observers.batch_contents import leaves
@@ -74,11 +75,15 @@ class Inputs:
             training.charge(TRAIN, start)
 
     def held_out(self, training: Sampled, iterator: Any, batch: Any) -> None:
-        """Sample the first evaluation batches of each dataset, if that is due: as many as make up a batch of usual size."""
+        """Sample the first evaluation batches of each dataset, if that is due: as many as make up a batch of usual size.
+
+        It is due whenever twice as many steps have been made, whatever it costs: by then more of the training data is known.
+        """
         self._undecided = None
         step, budget = training.step, training.budget
         if self._held_out[0] != step:
-            if step < budget.metrics[HELD_OUT].next_step or not budget.due(HELD_OUT, step):
+            is_due = step >= budget.metrics[HELD_OUT].next_step and budget.due(HELD_OUT, step)
+            if not is_due and step < 2 * self._held_out[0]:
                 return
             self._held_out = (step, {})
         sampled, number = self._held_out[1], self._number_of(iterator)
@@ -150,7 +155,9 @@ def _fraction_seen(count: int, dataset: Any) -> float:
 
 
 def _dataset_of(iterator: Any) -> Any:
-    return getattr(iterator, "_dataset", None)
+    """What a loader draws from; two loaders may have a part each of one data set, by their samplers."""
+    sampler = getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
+    return sampler if isinstance(sampler, SubsetRandomSampler) else getattr(iterator, "_dataset", None)
 
 
 def _sample_fields(batch: Any) -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 from watched_training import Recorded
 
 from holdfast.inside.arm import armed
@@ -32,21 +32,28 @@ def train(
     spoil: Any = None,
     held_out_batch: int = 8,
     draws_early: bool = False,
+    split_at: int = 0,
 ) -> dict[str, torch.Tensor]:
-    """A training as users write it; `spoil(step, model, inputs)` is called before each step."""
+    """A training as users write it; `spoil(step, model, inputs)` is called before each step.
+
+    With `split_at` one data set is split by samplers.
+    """
+    parts = [SubsetRandomSampler(part) for part in (range(split_at), range(split_at, len(train_set)))] if split_at else [None] * 2
+    held_out = train_set if split_at else held_out
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     step = 0
     for _ in range(passes):
-        for inputs, labels in DataLoader(train_set, batch_size=batch, shuffle=shuffle):
+        for inputs, labels in DataLoader(train_set, batch_size=batch, shuffle=shuffle and not split_at, sampler=parts[0]):
             if spoil is not None:
                 spoil(step, model, inputs)
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(inputs), labels).backward()
             optimizer.step()
             step += 1
-        batches = iter(DataLoader(held_out, batch_size=held_out_batch)) if held_out is not None else iter(())
+        loader = DataLoader(held_out, batch_size=held_out_batch, sampler=parts[1]) if held_out is not None else ()
+        batches = iter(loader)
         first = [next(batches)] if draws_early else []
         model.eval()
         with torch.no_grad():
@@ -81,6 +88,20 @@ def test_of_each_evaluation_as_many_samples_are_looked_at_however_small_its_batc
     train(data(), data(seed=1), passes=2, held_out_batch=held_out_batch)
     rows = rows_of(folder, "val")
     assert {step: sum(row["samples"] for row in rows if row["step"] == step) for step in (12, 24)} == {12: 32, 24: 32}
+
+
+def test_the_parts_of_one_data_set_that_samplers_take_are_told_apart(run: Run) -> None:
+    folder = run()
+    train(data(), passes=4, split_at=64)
+    learned, held_out = rows_of(folder, "train"), rows_of(folder, "val")
+    assert learned and all(row["source"] == 0 for row in learned)
+    assert held_out and all(row["source"] == 1 and row["known"] == 0 for row in held_out)
+
+
+def test_evaluations_are_looked_at_ever_more_rarely_but_never_no_more(run: Run) -> None:
+    folder = run()
+    train(data(), data(seed=1), passes=17)
+    assert {12, 24, 48, 96, 192} <= {row["step"] for row in rows_of(folder, "val")}
 
 
 def test_samples_that_are_held_out_are_not_known(run: Run) -> None:
