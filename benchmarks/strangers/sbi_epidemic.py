@@ -10,7 +10,7 @@ from sbi.utils.tracking import TensorBoardTracker
 from torch.utils.tensorboard import SummaryWriter
 
 PACKAGE = "sbi"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 

@@ -16,7 +16,7 @@ from tianshou.utils.net.continuous import ContinuousActorDeterministic
 from torch.utils.tensorboard import SummaryWriter
 
 PACKAGE = "tianshou"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 
