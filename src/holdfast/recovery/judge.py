@@ -253,12 +253,9 @@ class Judge:
         return None
 
     def _damaged_at(self, course: Course) -> int | None:
-        """The first step since the last roll-back at which a bad update was found to come from a damaged weight."""
-        steps = (
-            int(row.get("step") or 0)
-            for row in self._journal.rows
-            if row.get("kind") == "finding" and (row.get("evidence") or {}).get("weights", "unknown") not in ("finite", "unknown")
-        )
+        """The first step since the last roll-back at which a bad update met a damaged weight; a large one may be the rate's work."""
+        found = (row for row in self._journal.rows if row.get("kind") == "finding" and (row.get("evidence") or {}).get("damaged"))
+        steps = (int(row.get("step") or 0) for row in found)
         return min((step for step in steps if step > course.rolled_back_at), default=None)
 
     def _post(self, course: Course, diagnosis: Diagnosis, action: Action, *, num_decisions: int = 1) -> None:
