@@ -253,7 +253,7 @@ class Judge:
         return None
 
     def _damaged_at(self, course: Course) -> int | None:
-        """The first step since the last roll-back whose bad update met a damaged weight; one that is only large may be the rate's."""
+        """The first step since the last roll-back whose bad update met a damaged weight. A large one may be the rate's work."""
         found = (row for row in self._journal.rows if row.get("kind") == "finding" and (row.get("evidence") or {}).get("damaged"))
         steps = (int(row.get("step") or 0) for row in found)
         return min((step for step in steps if step > course.rolled_back_at), default=None)
