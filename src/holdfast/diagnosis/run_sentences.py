@@ -258,9 +258,8 @@ def _weights(finding: Finding) -> str:
         bad = f"{evidence['bad_losses']} of the last {evidence['of']} losses are NaN, Inf or far too large"
         return f"the norm of the weights is no longer finite (it was {evidence['weight_norm_before']:.3g}); {bad}"
     if "weight_norm" in evidence:
-        return (
-            f"the norm of the weights has been infinite since step {finding.step:,} (it was {evidence['weight_norm_before']:.3g})"
-        )
+        before = f"{evidence['weight_norm_before']:.3g}"
+        return f"the norm of the weights was {before} until step {evidence['onset'] - 1:,} and has been infinite since"
     return f"no step has been finite since step {evidence['onset']:,} ({evidence['steps_in_a_row']} in a row)"
 
 

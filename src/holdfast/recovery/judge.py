@@ -173,13 +173,15 @@ class Judge:
         rows = [
             (row, evidence)
             for row, evidence in evidence_of
-            if (row.get("code") == _BAD_STATE and "in_a_row" in evidence) or (evidence.get("damaged") and self._policies)
+            if (row.get("code") == _BAD_STATE and "in_a_row" in evidence) or evidence.get("damaged")
         ]
         for row, evidence in rows[self._states_seen :]:
             course = self._courses[max(self._courses)] if self._courses else None
             if course is None or self._queued is not None:
                 return
             self._states_seen += 1
+            if evidence.get("damaged") and not self._policies:  # nothing is lost by waiting for more such steps
+                continue
             step, clean = int(row.get("step") or 0), course.snapshots()
             older = clean[:1] if evidence.get("damaged") else clean[-1:]  # states with such a weight pass for clean
             if older and older[0] < step and step > course.rolled_back_at:

@@ -27,7 +27,7 @@ def rate_dropped(
     Schedules fall by ten at once, at most, or do so again and again; and updates must have become smaller with the learning rate.
     A warning where the loss was falling (in the second half of the steps before by `fell` of itself, by half as much of what
     was learned, or by `errors` standard errors) and now falls by less than `still` of that, and of `learns` of itself: layers
-    that are trained from then on, with a rate that fits them, still learn. Else a remark: that training was done.
+    that are trained from then on, with a rate that fits them, still learn. Else info: that training was done.
     """
     steps, rates = run.finite("lr")
     falls = np.flatnonzero((rates[1:] > 0) & (rates[1:] * times <= rates[:-1])) + 1
