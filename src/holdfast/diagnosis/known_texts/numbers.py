@@ -39,6 +39,13 @@ OF_NUMBERS = (
         " clipping, warm-up.",
     ),
     KnownText(
+        "exp-of-a-huge-loss",
+        ("OverflowError: math range error",),
+        "loss-divergence",
+        "math.exp of a number above 709, most often of a loss for the perplexity: the loss diverged.",
+        "Lower the learning rate, with a warm-up and clipping; print math.exp(min(loss, 700)).",
+    ),
+    KnownText(
         "loss-not-finite-in-the-log",
         (
             Pattern(_LOSS + _NAN, ("nan",)),
