@@ -6,9 +6,12 @@ those are looked at again in double precision before they are called non-finite.
 
 from __future__ import annotations
 
+import ctypes
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -129,8 +132,26 @@ except ImportError:  # no compiler where Holdfast was installed, or not installe
     _by_address = None  # type: ignore[assignment]
 
 _VALUES_AT_MOST = 1 << 18  # beyond that, torch's threads are worth their calls
-_TABLE = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)  # torch 2.10 and newer
-AVAILABLE = _TABLE is not None and hasattr(_by_address, "use") and _by_address.use(torch.Tensor, _TABLE, _VALUES_AT_MOST)
+_GRAD = "_ZNK3c1010TensorImpl4gradEv"  # c10::TensorImpl::grad() const
+_LOOKS = ("layout", "device_type", "device_index", "dtype", "dim", "sizes", "strides", "data_ptr")
+
+
+def _can_read_by_address() -> bool:
+    """Whether the compiled part is there, and finds what it calls in the libraries that torch has loaded."""
+    if not hasattr(_by_address, "use"):
+        return False
+    folder, ending = Path(torch.__file__).parent / "lib", "dylib" if sys.platform == "darwin" else "so"
+    try:
+        core, torch_itself = (ctypes.CDLL(str(folder / f"lib{name}.{ending}")) for name in ("c10", "torch_cpu"))
+        functions = [core[_GRAD], *(torch_itself[f"aoti_torch_get_{name}"] for name in _LOOKS)]
+    except (OSError, AttributeError):
+        return False
+    addresses = tuple(ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions)
+    example = torch.zeros(1)
+    return all(addresses) and _by_address.use(example, example._cdata, addresses, _VALUES_AT_MOST)
+
+
+AVAILABLE = _can_read_by_address()
 
 
 def _unknown(*_: Any) -> Any:
@@ -143,4 +164,4 @@ quick_value: Callable[[Any], float | None] = _by_address.scalar if AVAILABLE els
 quick_norm: Callable[[list[Any]], float | None] = _by_address.norm if AVAILABLE else _unknown
 # Write down where the gradients of all these parameters lie on a GPU; false unless all are there, of these sizes and kinds
 quick_addresses: Callable[..., bool] = _by_address.addresses if AVAILABLE else _unknown
-launch_by_address: Any = getattr(_by_address, "launch", None)  # of a kernel; needs no exchange table
+launch_by_address: Any = getattr(_by_address, "launch", None)  # of a kernel; needs nothing of torch

@@ -13,7 +13,9 @@ from torch import nn
 
 from holdfast.inside.gradients.host import AVAILABLE, launch_by_address, quick_norm, quick_value
 
-pytestmark = pytest.mark.skipif(not AVAILABLE, reason="the compiled part was not built, or torch is older than 2.10")
+pytestmark = pytest.mark.skipif(
+    not AVAILABLE, reason="the compiled part was not built, or this torch lacks a function that it calls"
+)
 
 
 def _parameter(gradient: torch.Tensor | None) -> nn.Parameter:
@@ -59,6 +61,39 @@ def test_memory_that_is_not_one_dense_row_of_floats_is_left_to_torch(gradient: t
     parameter = nn.Parameter(torch.zeros(gradient.shape, dtype=gradient.dtype))
     parameter.grad = gradient
     assert quick_norm([parameter]) is None
+
+
+class Wrapper(torch.Tensor):
+    """A tensor without memory of its own, as distributed ones are."""
+
+    @staticmethod
+    def __new__(cls, like: torch.Tensor) -> Wrapper:
+        made: Any = torch.Tensor._make_wrapper_subclass(cls, like.size(), dtype=like.dtype, device=like.device)  # type: ignore[attr-defined]
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, *_: Any) -> Any:  # type: ignore[override]
+        raise AssertionError("its values were asked for")
+
+
+def test_a_gradient_without_memory_is_left_to_torch() -> None:
+    emptied, meta = torch.ones(3), nn.Parameter(torch.zeros(3, device="meta"))
+    parameter = _parameter(emptied)
+    emptied.untyped_storage().resize_(0)  # as sharded training does with what it has gathered
+    assert quick_norm([parameter]) is None
+    meta.grad = torch.ones(3, device="meta")
+    assert quick_norm([meta]) is None
+    assert quick_norm([_parameter(Wrapper(torch.ones(3)))]) is None
+
+
+def test_parameters_whose_tensors_were_swapped_are_read_where_they_are_now() -> None:
+    one, other = _parameter(torch.full((4,), 2.0)), _parameter(torch.full((1,), 5.0))
+    torch.utils.swap_tensors(one, other)
+    assert (quick_norm([one]), quick_norm([other])) == (5.0, 4.0)
+
+
+def test_images_with_the_channels_last_are_read_as_they_lie() -> None:
+    assert quick_norm([_parameter(torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last))]) == pytest.approx(math.sqrt(120))
 
 
 def test_a_gradient_of_one_row_is_read_whatever_its_unused_stride_says() -> None:
