@@ -252,9 +252,9 @@ def report(work: Workload, ratios: dict[str, list[float]]) -> bool:
         print(f"  {name:20s} {more:+7.2f} % ({low:+.2f} to {high:+.2f}, {len(values)} rounds){words}")
     training = work.scope.trainings[0]
     counts = own_count(work)
-    for metric in training.budget.metrics.values():
-        interval = training.budget.interval(metric.name)
-        print(f"  {metric.name}: {1e3 * (metric.cost or 0):.2f} ms a sample, every {interval} steps or a second")
+    for name, metric in training.budget.metrics.items():
+        interval = training.budget.interval(name)
+        print(f"  {name}: {1e3 * (metric.cost or 0):.2f} ms a sample, every {interval} steps or a second")
     for name, microseconds in counts.items():
         bar = HOST_TIME.get(name, math.inf) if work.training == "gpt2" else math.inf
         met &= microseconds <= bar
