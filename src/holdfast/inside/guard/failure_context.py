@@ -170,7 +170,10 @@ def is_mask(tensor: torch.Tensor) -> bool:
 
 _MAX_NODES, _MAX_SECONDS = 20_000, 2.0  # the training waits; checkpointed layers are computed again
 _RESULTS = ("result", "output", "out")  # names under which an operation saves what it computed
-_STATE = ("weight", "bias", "running", "save_", "mask", "eps")
+# and what it was given; other names are those of parameters, or of results beside the main one, such as a log-sum-exp
+_GIVEN = re.compile(
+    r"(self|other|input|mat\d?|batch\d|vec\d|tensors?\d?|query|key|value|target|src|source|grid|x\d?)\Z", re.IGNORECASE
+)
 _PASSED_ON = ("Relu", "Sigmoid", "Tanh", "LogSoftmax", "NativeDropout", "ToCopy", "View")  # what is bad in them came from before
 _LOGARITHMS = {"Log": 0.0, "Log2": 0.0, "Log10": 0.0, "Log1P": -1.0}  # and where they end
 
@@ -199,7 +202,7 @@ def _graph_evidence(loss: torch.Tensor) -> dict[str, Any]:
                 if is_bad and not is_mask(tensor):
                     return _of_data(node, tensor)
                 found["input"] = "finite"
-            elif is_bad:
+            elif is_bad and (tensor.requires_grad or name.startswith(_RESULTS)):
                 producer = node if name.startswith(_RESULTS) else tensor.grad_fn
                 overflows = tensor.dtype is torch.float16 and bool(tensor.isinf().any())
                 return found | ({} if producer is None else _of_operation(producer, "overflow" if overflows else ""))
@@ -241,7 +244,7 @@ def _is_readable_value(tensor: torch.Tensor) -> bool:
 def _is_from_outside(name: str, tensor: torch.Tensor) -> bool:
     """Whether it came into the graph from outside and is no parameter or buffer of the model."""
     of_model = isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
-    return _is_data(tensor) and not of_model and not name.startswith((*_RESULTS, *_STATE))
+    return _GIVEN.match(name) is not None and _is_data(tensor) and not of_model
 
 
 def _of_data(node: Any, tensor: torch.Tensor) -> dict[str, Any]:

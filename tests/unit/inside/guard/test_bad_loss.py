@@ -39,6 +39,12 @@ def masked() -> torch.Tensor:
     return torch.log((F.scaled_dot_product_attention(*[outputs()[None, None]] * 3, attn_mask=mask)).relu() * 0)
 
 
+def attention_that_overflows() -> torch.Tensor:
+    """The log-sum-exp that it keeps for its backward pass is NaN, and is no input."""
+    query, key, value = (torch.randn(2, 2, 8, 4).requires_grad_() * size for size in (1e25, 1e25, 1.0))
+    return F.scaled_dot_product_attention(query, key, value).mean()
+
+
 LOSSES: dict[str, tuple[Any, dict[str, str]]] = {
     "an input that only a helper function saw": (
         lambda: F.cross_entropy(outputs(bad_inputs()), LABELS),
@@ -62,6 +68,10 @@ LOSSES: dict[str, tuple[Any, dict[str, str]]] = {
         {"input": "finite", "operation": "Mm", "operation_why": "overflow"},
     ),
     "a mask before it": (lambda: masked().mean(), {"input": "finite", "operation": "Log", "operation_why": "log-of-zero"}),
+    "attention whose products overflow": (
+        attention_that_overflows,
+        {"operation": "ScaledDotProductFlashAttentionForCpu"},
+    ),
     "layers that are computed again": (
         lambda: F.cross_entropy(checkpoint(model(), bad_inputs(), use_reentrant=False), LABELS),
         {"input": "given to `Addmm`: 1 of 16 values is NaN, in sample 2"},
