@@ -23,6 +23,7 @@ def loss_divergence(
     lost_with_cause: float = 0.4,
     lost_after_restart: float = 0.9,
     times: float = 10.0,
+    huge: float = 0.1,
     memory: int = 4096,
 ) -> Finding | None:
     """Compare the level of the last `sustained` losses with every level since the run first got as far as it was.
@@ -38,7 +39,7 @@ def loss_divergence(
     """
     _, loss = signals.last("loss", sustained + _ZONE + active_after)
     if len(loss) < sustained + active_after:
-        return None
+        return _from_the_start(signals, sustained, huge)
     level = middle(loss[-sustained:])
     for gap, more in _SLOW:
         before = loss[: -(sustained + gap)][-active_after:]
@@ -50,6 +51,23 @@ def loss_divergence(
         if divergence is not None:
             return divergence
     return None
+
+
+def _from_the_start(signals: SignalView, sustained: int, huge: float, times: float = 3.0) -> Finding | None:
+    steps, loss = signals.last("loss", sustained + _ZONE)
+    _, ratios = signals.last("update_ratio", _ZONE)
+    sizes = ratios[np.isfinite(ratios)]
+    if len(loss) <= sustained or not len(sizes) or middle(sizes) < huge or not np.isfinite(loss).all() or loss.min() <= 0.0:
+        return None
+    now = loss[-sustained:]
+    needed = float(loss[0]) * times * float(np.exp(3.0 * np.std(np.log(now))))  # the first one may be of an easy batch
+    if middle(now) < needed or np.mean(now > times * loss[0]) < 0.8 or coming_back(now, float(loss[0])):
+        return None
+    onset = int(steps[began(loss > times * loss[0])])
+    evidence = {"onset": onset, "loss": middle(now), "normal": float(loss[0]), "initial_loss": float(loss[0]), "from_start": True}
+    return Finding(
+        "loss-divergence", step=int(steps[-1]), severity="critical", evidence=evidence | learning_rates(signals, onset)
+    )
 
 
 def _against(
@@ -142,7 +160,8 @@ def _has_cause(signals: SignalView, rows: int) -> bool:
 def learning_rates(signals: SignalView, onset: int, *, since: int | None = None) -> dict[str, float | int]:
     """The learning rate now and before the trouble; where it jumped, if it did so by three or more at once, that before the jump.
 
-    A warm-up climbs by more than that, in many steps. A jump counts from step `since` to the onset, or shortly before that.
+    A warm-up climbs by more than that, in many steps; a warm restart only returns to a height that it had. A jump counts from
+    step `since` to the onset, or shortly before that.
     """
     since = onset - _ZONE // 2 if since is None else since
     steps, lr = signals.last("lr", 4 * _ZONE)
@@ -152,6 +171,6 @@ def learning_rates(signals: SignalView, onset: int, *, since: int | None = None)
     if len(past := lr[lr_steps < onset - _ZONE // 2]):
         evidence["lr_before"] = float(np.median(past[-_ZONE:]))
     jumped = np.flatnonzero((lr[1:] > 3 * lr[:-1]) & (lr_steps[1:] >= since) & (lr_steps[1:] <= onset)) + 1
-    if len(jumped):
+    if len(jumped) and lr[jumped[0]] > 1.05 * signals.highest("lr", before=int(lr_steps[jumped[0]])):
         evidence["lr_jumped_at"], evidence["lr_before"] = int(lr_steps[jumped[0]]), float(lr[jumped[0] - 1])
     return evidence

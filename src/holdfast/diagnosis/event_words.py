@@ -213,6 +213,8 @@ def done_words(event: Event) -> str:
         event.state, words.done
     )
     settings, details = event.settings, ""
+    if settings.get("to") == "disk":  # which checkpoint that was, is known afterwards
+        settings = {**settings, "to": event.row.get("to", "of a checkpoint on disk")}
     for name, text in words.more.items():
         if settings.get(name) is not None and (event.code, name, settings[name]) not in SILENT:
             details += text.format(value(settings[name]))

@@ -27,6 +27,7 @@ class RollBack:
 
     lr_factor: float = 0.75
     after_explosion: float = 0.25
+    from_start: float = 0.1
     again: float = 0.5
     watch_steps: int = 200
     margin: int = 4
@@ -96,6 +97,9 @@ class RollBack:
         for step in sorted(diagnosis.evidence.get("snapshots", ()), reverse=True):
             if step <= limit and all(step <= other - self.further for other in older) and len(failed) < 2:
                 return int(step)
+        snapshots = diagnosis.evidence.get("snapshots", ())
+        if "from_start" in diagnosis.evidence and snapshots:  # all of them are from after the first update
+            return int(min(snapshots))
         return "disk"
 
     def _factor(self, diagnosis: Diagnosis, failures: int) -> float:
@@ -107,6 +111,8 @@ class RollBack:
         not_the_rate = "lr_jumped_at" in diagnosis.evidence or diagnosis.causes[:1] == ("weights-overwritten",)
         not_the_rate = not_the_rate or bool(diagnosis.evidence.keys() & {"bad_tensors", "damaged_at"})
         factor = 1.0 if not_the_rate else self.after_explosion if exploded else self.lr_factor
+        if "from_start" in diagnosis.evidence:  # the learning rate has never worked
+            factor = self.from_start
         return float(f"{factor * self.again**failures:.4g}")
 
     def _went_well(self, diagnosis: Diagnosis) -> bool:

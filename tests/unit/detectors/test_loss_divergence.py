@@ -64,6 +64,28 @@ def test_a_warm_restart_that_raises_the_loss_fiftyfold_is_left_alone(replay: Rep
 
 
 @every_case("seed", range(3))
+def test_a_warm_restart_before_a_divergence_is_no_jump_of_the_learning_rate(replay: Replay, seed: int) -> None:
+    loss, step = learning(seed, 500), np.arange(500)
+    loss[460:] *= 5.0 / 0.2
+    found = the("loss-divergence", replay(loss=loss, lr=0.02 * 0.5 * (1 + np.cos(np.pi * (step % 420) / 420))))
+    assert found.onset >= 458 and "lr_jumped_at" not in found.evidence
+
+
+@every_case("seed", range(3))
+@every_case("onset", [1, 5, 40])
+def test_a_loss_that_leaves_its_first_values_far_behind_with_huge_updates_has_diverged(
+    replay: Replay, seed: int, onset: int
+) -> None:
+    loss = 4.4 * np.exp(0.1 * np.random.default_rng(seed).standard_normal(120))
+    loss[onset:] *= 30.0
+    sizes = np.where(np.arange(120) % 10 == 2, 0.2, np.nan)  # of the updates, against the weights
+    found = the("loss-divergence", replay(loss=loss, update_ratio=sizes))
+    assert abs(found.onset - onset) <= 2 and found.step <= onset + 24
+    assert "loss-divergence" not in acting(replay(loss=loss, update_ratio=sizes / 100)), "updates of normal size: another scale"
+    assert "loss-divergence" not in acting(replay(loss=loss)), "nothing is known of the updates"
+
+
+@every_case("seed", range(3))
 @every_case("tail", [0.1, 0.4])
 @every_case("level", [2.3, 5.0, 1e4])
 def test_a_loss_that_jumps_back_to_chance_and_stays_is_found_soon(replay: Replay, seed: int, tail: float, level: float) -> None:

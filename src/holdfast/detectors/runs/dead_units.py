@@ -10,13 +10,13 @@ import numpy as np
 
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.runs.layers import Layer, layers_of
-from holdfast.signals.run_view import RunView
+from holdfast.signals.run_view import RunView, Samples
 
 
 def dead_units(run: RunView, *, num_samples: int = 3) -> Finding | None:
     """The first layers' gradients are zero to the last bit at each of the last samples; a later layer's are not.
 
-    One sample will do for several layers together that were never zero before: they have died.
+    Fewer will do for several layers together that were never zero before: they have died.
     """
     layers = layers_of(run, samples=num_samples)
     dead = [_dead(layer, num_samples) or _has_died(layer) for layer in layers]
@@ -36,8 +36,8 @@ def _dead(layer: Layer, samples: int) -> bool:
 
 
 def _has_died(layer: Layer) -> bool:
-    """Whether all of it is zero in the newest sample, and nothing of it was zero in any before."""
-    return all(norms[-1] == 0.0 and norms[:-1].all() for norms in (parameter.norms() for parameter in layer.parameters.values()))
+    """Whether all of it is zero in the newest samples, and nothing of it was zero in any before those."""
+    return all(0 < np.count_nonzero(norms) == (norms != 0.0).argmin() for norms in map(Samples.norms, layer.parameters.values()))
 
 
 def _since(layer: Layer) -> int:

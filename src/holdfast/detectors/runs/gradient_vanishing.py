@@ -22,5 +22,6 @@ def gradient_vanishing(run: RunView, *, ratio: float = 1e-3, samples: int = 3, d
     first, last = float(np.median(levels[:third])), float(np.median(levels[-third:]))
     if first > ratio * last:
         return None
+    seen_at = max(samples.steps[-1] for layer in layers for samples in layer.parameters.values())  # perhaps undone since
     evidence = {"onset": 0, "first": first, "last": last, "ratio": first / last, "layer": layers[0].name, "layers": len(layers)}
-    return Finding("gradient-vanishing", step=run.step, evidence=evidence)
+    return Finding("gradient-vanishing", step=run.step, evidence={**evidence, "seen_at": seen_at})
