@@ -5,11 +5,13 @@ Ultralytics has the licence AGPL-3.0. Nothing here imports it: its callbacks get
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoints.clean import newest
 from holdfast.integrations.trainer_run import TrainerRun
+from holdfast.state.store import CheckpointStore, is_clean
 
 
 def add_callbacks(model: Any, **options: Any) -> HoldfastCallbacks:
@@ -27,6 +29,7 @@ class HoldfastCallbacks:
         self.holdfast = TrainerRun(**options)
         self._has_trained = False  # since the last evaluation
         self._saves = True  # every epoch, as the script said
+        self.states: CheckpointStore | None = None  # under `heal`: what Ultralytics' own checkpoint leaves out
 
     def on_train_start(self, trainer: Any) -> None:
         """Model and optimizer exist, and are restored."""
@@ -36,6 +39,8 @@ class HoldfastCallbacks:
             run.ema(trainer.ema.ema)
             if trainer.start_epoch > 0:
                 self.holdfast.resumed(trainer.last, trainer.ema.updates)
+            if run.policy == "heal":
+                self.states = self._whole_states(trainer)
 
     def on_train_epoch_start(self, trainer: Any) -> None:
         """An epoch begins."""
@@ -56,11 +61,34 @@ class HoldfastCallbacks:
         """Checkpoints are written."""
         trainer.args.save = self._saves
         self.holdfast.wrote(*trainer.wdir.glob("*.pt"))
+        if self.states is not None:
+            self.states.save(self.holdfast.num_steps, epoch=trainer.epoch + 1, **_parts(trainer))
 
     def on_train_end(self, trainer: Any) -> None:
         """The training is over, and its files are written again without what only a resume needs."""
         self.holdfast.wrote(*trainer.wdir.glob("*.pt"))
+        if self.states is not None:
+            self.states.close()
+            shutil.rmtree(self.states.folder, ignore_errors=True)
         self.holdfast.end()
+
+    def _whole_states(self, trainer: Any) -> CheckpointStore:
+        """The store beside Ultralytics' checkpoints; the state of the epoch that is resumed from is restored.
+
+        Ultralytics itself continues from averaged weights in half precision.
+        """
+        folder = trainer.wdir / "state"
+        if trainer.start_epoch == 0:
+            shutil.rmtree(folder, ignore_errors=True)  # of an earlier training
+        states = CheckpointStore(folder, keep_last=2, every_epochs=None)
+        of_epoch = (kept.path for kept in states.list() if kept.manifest.get("epoch") == trainer.start_epoch)
+        if (path := next(filter(is_clean, of_epoch), None)) is not None:
+            states.restore(at=path, **_parts(trainer))
+        return states
+
+
+def _parts(trainer: Any) -> dict[str, Any]:
+    return {"model": trainer.model, "optimizer": trainer.optimizer, "ema": trainer.ema.ema}
 
 
 EVENTS = tuple(name for name in vars(HoldfastCallbacks) if name.startswith("on_"))
