@@ -9,6 +9,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from holdfast.checkpoints.clean import newest
 from holdfast.integrations.trainer_run import TrainerRun
 from holdfast.state.store import CheckpointStore, is_clean
@@ -48,6 +50,8 @@ class HoldfastCallbacks:
 
     def on_train_epoch_end(self, trainer: Any) -> None:
         """Ultralytics resumes after whole epochs only: what `heal` wants saved is saved at the end of one."""
+        if self.states is not None and hasattr(loader := trainer.train_loader, "generator"):
+            loader.generator = getattr(loader.sampler, "generator", loader.generator)  # two since a resume
         self._has_trained, self._saves = True, trainer.args.save
         trainer.args.save |= self.holdfast.takes_save()
 
@@ -75,7 +79,7 @@ class HoldfastCallbacks:
     def _whole_states(self, trainer: Any) -> CheckpointStore:
         """The store beside Ultralytics' checkpoints; the state of the epoch that is resumed from is restored.
 
-        Ultralytics itself continues from averaged weights in half precision.
+        Ultralytics itself continues from averaged weights in half precision, with the data in the order of the first epoch.
         """
         folder = trainer.wdir / "state"
         if trainer.start_epoch == 0:
@@ -87,8 +91,26 @@ class HoldfastCallbacks:
         return states
 
 
+class _DataOrder:
+    """The generator that shuffles the training data. The loader's new iterator draws a seed of its own, from another one."""
+
+    def __init__(self, loader: Any) -> None:
+        self._sampler, self._batch_size = loader.sampler, loader.batch_size
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": generator.get_state() if (generator := getattr(self._sampler, "generator", None)) else None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["generator"] is not None:
+            self._sampler.generator = torch.Generator()
+            self._sampler.generator.set_state(state["generator"])
+            if len(self._sampler) % self._batch_size == 0:  # torch's sampler ends a pass with a draw that is not made yet then
+                torch.randperm(len(self._sampler), generator=self._sampler.generator)
+
+
 def _parts(trainer: Any) -> dict[str, Any]:
-    return {"model": trainer.model, "optimizer": trainer.optimizer, "ema": trainer.ema.ema}
+    loader = _DataOrder(trainer.train_loader)
+    return {"model": trainer.model, "optimizer": trainer.optimizer, "ema": trainer.ema.ema, "loader": loader}
 
 
 EVENTS = tuple(name for name in vars(HoldfastCallbacks) if name.startswith("on_"))
