@@ -6,12 +6,14 @@ Ultralytics has the licence AGPL-3.0. Nothing here imports it: its callbacks get
 from __future__ import annotations
 
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from holdfast.checkpoints.clean import newest
+from holdfast.errors import CannotRestore
 from holdfast.integrations.trainer_run import TrainerRun
 from holdfast.state.store import CheckpointStore, is_clean
 
@@ -87,7 +89,10 @@ class HoldfastCallbacks:
         states = CheckpointStore(folder, keep_last=2, every_epochs=None)
         of_epoch = (kept.path for kept in states.list() if kept.manifest.get("epoch") == trainer.start_epoch)
         if (path := next(filter(is_clean, of_epoch), None)) is not None:
-            states.restore(at=path, **_parts(trainer))
+            try:
+                states.restore(at=path, **_parts(trainer))
+            except CannotRestore as error:  # nothing was changed: the training continues as Ultralytics resumes it
+                warnings.warn(f"holdfast: {error.problem}", stacklevel=2)
         return states
 
 
