@@ -61,6 +61,17 @@ def test_ultralytics_resumes_from_the_checkpoint_before_a_torn_one_and_counts_on
     assert (steps["step"], steps["epoch"]) == ([4, 5, 6, 7], [2, 2, 3, 3])
 
 
+def test_under_heal_a_killed_training_continues_bit_for_bit(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("whole", "killed")]
+    for folder in folders:
+        folder.mkdir()
+    _, whole = alone(folders[0], "--policy", "heal", "--epochs", "5")
+    assert alone(folders[1], "--policy", "heal", "--epochs", "5", "--kill-at", "3")[0] == KILLED
+    _, resumed = alone(folders[1], "--policy", "heal", "--resume")
+    assert (resumed["epoch"], resumed["updates"]) == (5, 10)
+    assert resumed["weights"] == whole["weights"], "Ultralytics itself continues from averaged weights in half precision"
+
+
 def test_patience_stops_through_the_trainers_flag_and_saves_by_its_means(tmp_path: Path) -> None:
     done = run(tmp_path, "--policy", "heal", "--patience", "4", "--name", "a", PYTHON, SCRIPT, "--epochs", "200", "--no-save")
     assert done.returncode == 0 and "has not improved for 4 evaluations" in done.stderr, done.stderr

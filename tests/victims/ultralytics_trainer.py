@@ -6,9 +6,11 @@ ultralytics_trainer.py [--policy heal] [--epochs N] [--kill-at N] [--lr-at N] [-
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,8 @@ Path("data.yaml").write_text(f"path: {Path.cwd() / 'data'}\ntrain: images/train\
 
 def fault(trainer: Any) -> None:
     if trainer.epoch == options.kill_at and not options.resume:
+        while options.policy == "heal" and not list(trainer.wdir.glob(f"state/step-*{trainer.ema.updates}")):
+            time.sleep(0.01)  # what a save has begun is written in the background
         os.kill(os.getpid(), signal.SIGKILL)
     if trainer.epoch == options.lr_at:
         for group in trainer.optimizer.param_groups:
@@ -66,4 +70,6 @@ else:
     )  # fmt: skip
 trainer = model.trainer
 end = {"from": origin, "epoch": trainer.epoch + 1, "updates": trainer.ema.updates, "stopped": bool(trainer.stop)}
-print(json.dumps({**end, "save": trainer.args.save}))
+states = (*trainer.model.state_dict().values(), *trainer.ema.ema.state_dict().values())
+weights = hashlib.sha256(b"".join(value.numpy().tobytes() for value in states)).hexdigest()
+print(json.dumps({**end, "save": trainer.args.save, "weights": weights}))

@@ -18,8 +18,7 @@ def metric_collapse(signals: SignalView, *, share: float = 0.1, active_after: in
 
     Batch normalisation at a large learning rate gives single evaluations near chance in good health. So the training loss
     must be up too, or the next evaluation must be as bad; a loss that is twice not finite has collapsed, whatever came before.
-    And not half of the other metrics may have got better meanwhile: a detector that begins to find objects has its first losses
-    of boxes.
+    And not half of the other metrics may have got better meanwhile (see `others_improve`).
     """
     for split, name in signals.metrics():
         way = better(name)
@@ -28,12 +27,11 @@ def metric_collapse(signals: SignalView, *, share: float = 0.1, active_after: in
         steps, values = signals.evaluated(split, name)
         finite = np.isfinite(values)
         if way == "lower" and not finite[-2:].any() and finite[:-2].any():
-            bad, sure = ~finite, True
-        elif len(values) <= active_after or not finite.all():
+            return _finding(signals, split, name, steps, values, ~finite, way)
+        if len(values) <= active_after or not finite.all():
             continue
-        else:
-            bad = np.array(collapsed(values.tolist(), way, share=share, lost=lost))
-            sure = bool(bad[-1] and (bad[-2] or _loss_is_up(signals, int(steps[-1]))))
+        bad = np.array(collapsed(values.tolist(), way, share=share, lost=lost))
+        sure = bool(bad[-1] and (bad[-2] or _loss_is_up(signals, int(steps[-1]))))
         if sure and not others_improve(signals, split, name, since=int(steps[np.flatnonzero(~bad)[-1]])):
             return _finding(signals, split, name, steps, values, bad, way)
     return None

@@ -55,6 +55,7 @@ class Fault:
         False  # a setting that is wrong is wrong on all; other faults happen on the first that comes by
     )
     strength: ClassVar[float] = 1.0  # default strength; each fault defines what it multiplies
+    strength_in_steps: ClassVar[float] = 0.0  # of a strength in seconds: so many steps of the control, if that is more
 
     def __init__(self, strength: float | None = None) -> None:
         self.strong = type(self).strength if strength is None else strength

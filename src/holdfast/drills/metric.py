@@ -96,6 +96,14 @@ def rise_of_loss(run: RunFolder | None, step: int, *, lasting: bool = False) -> 
     return float(np.max(after) - usual) / learned if learned > 0 else None
 
 
+def usual_step_seconds(run: RunFolder | None) -> float:
+    """The middle of what the steps of a run took; 0 if nothing was recorded."""
+    recording = _last(run)
+    seconds = Follower(recording.path, "steps", ("step_seconds",)).new_rows(_ALL)["step_seconds"] if recording is not None else ()
+    taken = np.asarray(seconds, np.float64)
+    return float(np.median(taken[np.isfinite(taken)])) if np.isfinite(taken).any() else 0.0
+
+
 def _last(run: RunFolder | None) -> Recording | None:
     """The newest training of the first rank."""
     recordings = run.recordings() if run is not None else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from holdfast.drills import faults
@@ -115,6 +115,14 @@ def plan_fault(code: str, source: str, seed: int, steps: int, at: At) -> list[Pl
         return [Planned(code=code, step=0, source=source)]
     steps_wanted = at.of(code) or (draw_step(code, seed, steps),)
     return [Planned(code=code, step=step, source=source) for step in steps_wanted]
+
+
+def with_strength(planned: Planned, step_seconds: float) -> Planned:
+    """The fault, at least as strong as so many usual steps of the control take, where its strength is in seconds."""
+    fault = faults.find(planned.code, planned.source)
+    if planned.strength is not None or fault.strength_in_steps * step_seconds <= fault.strength:
+        return planned
+    return replace(planned, strength=fault.strength_in_steps * step_seconds)
 
 
 def draw_step(code: str, seed: int, steps: int) -> int:

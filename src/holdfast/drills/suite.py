@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.drills.hang_watch import counted
 from holdfast.drills.plan import Planned
 from holdfast.drills.score import ControlScore, Score, score_control, score_each, spread
-from holdfast.drills.selection import At, missing_requirements, plan_fault, plan_sequence, why_not_in_sequence
+from holdfast.drills.selection import At, missing_requirements, plan_fault, plan_sequence, why_not_in_sequence, with_strength
 from holdfast.drills.trial import Training, Trial, run_trial
 from holdfast.errors import ControlFailed, UsageError
 
@@ -211,7 +211,7 @@ class _Suite:
         control = self._control_of(job) if job.faults else None
         trial = run_trial(
             job.training if control is None else with_metric_of(job.training, control),
-            job.faults,
+            tuple(with_strength(fault, control.step_seconds) for fault in job.faults) if control is not None else (),
             policy=job.policy,
             seed=job.seed,
             folder=self._folder / job.label,

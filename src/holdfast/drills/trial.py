@@ -23,7 +23,7 @@ from typing import Any
 import holdfast
 from holdfast.drills.hang_watch import HangWatch, counted
 from holdfast.drills.injection.notes import Notes
-from holdfast.drills.metric import metric_of
+from holdfast.drills.metric import metric_of, usual_step_seconds
 from holdfast.drills.outcome import RunOutcome, read_outcome
 from holdfast.drills.plan import Plan, Planned
 from holdfast.drills.teardown import kill_all
@@ -68,6 +68,7 @@ class Trial:
     metric_name: str = ""
     metric_is_higher: bool = False  # when it is better
     metric_noise: float = 0.0
+    step_seconds: float = 0.0  # of a usual step
     outcome: RunOutcome = field(default_factory=RunOutcome)
     ended: str = ""  # why it had to be ended: `hung`, `took too long`
     folder: Path | None = None
@@ -188,6 +189,7 @@ def _read(
         metric_name="" if measured is None else measured.name,
         metric_is_higher=measured is not None and measured.higher,
         metric_noise=0.0 if measured is None else measured.noise,
+        step_seconds=usual_step_seconds(run),
         output=printed,
         outcome=outcome,
         ended=ended,

@@ -225,6 +225,12 @@ def test_a_loss_that_falls_by_a_trifle_has_not_learned() -> None:
     assert "not-learning" not in codes(run(32.0 + 0.1 * np.exp(-steps / 100) + noise(0, 350, 3e-4)))
 
 
+def test_a_run_that_has_hardly_ended_its_warm_up_is_not_said_to_learn_nothing() -> None:
+    loss = 30.0 + noise(3, 54, 0.5)
+    assert "not-learning" in codes(run(loss, lr=np.full(54, 4e-4)))
+    assert "not-learning" not in codes(run(loss, lr=np.linspace(1e-5, 4e-4, 54)))
+
+
 @every_case(("every", "expected"), [(2, set()), (10, {"not-learning"})])
 def test_a_metric_at_zero_is_no_news_within_a_few_dozen_updates(every: int, expected: set[str]) -> None:
     curve = Curve("mAP50", every * np.arange(1, 28), np.zeros(27), role="metric", split="val", better="higher")

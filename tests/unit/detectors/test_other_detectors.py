@@ -201,6 +201,22 @@ def test_a_loss_that_jumps_while_the_other_metrics_rise_is_no_collapse() -> None
     assert metric_collapse(SignalView(columns, evaluations=alone)) is not None
 
 
+@every_case("detector", [metric_collapse, metric_decline])
+def test_losses_of_a_detector_that_has_found_nothing_yet_are_not_judged(
+    detector: Callable[[SignalView], Finding | None],
+) -> None:
+    values = {  # YOLO from scratch, in good health: hardly any loss of boxes until it assigns boxes to objects
+        "map50": (0.0,) * 7,
+        "box_loss": (0.09, 0.05, 0.02, 0.01, 0.03, 0.096, 3.9),
+        "cls_loss": (2.07, 1.9, 1.7, 1.6, 1.5, 1.47, 3.8),
+    }
+    for best, is_judged in ((0.0, False), (0.3, True)):
+        series = {**values, "map50": (0.0, 0.1, best, best, best, 0.9 * best, 0.8 * best)} if best else values
+        made = [Evaluation(100 * i, "val", name, all_of[i]) for i in range(7) for name, all_of in series.items()]
+        loss = np.where(np.arange(700) < 560, 1.0, 3.0) + 0.01 * np.random.default_rng(0).standard_normal(700)
+        assert (detector(SignalView({"step": np.arange(700), "loss": loss}, evaluations=made)) is not None) is is_judged
+
+
 @every_case(("at", "jumped"), [(410, True), (470, True), (300, False)])
 def test_a_collapse_says_that_the_rate_had_jumped_since_the_last_good_evaluation(at: int, jumped: bool) -> None:
     rates = np.where(np.arange(700) < at, 0.1, 10.0)

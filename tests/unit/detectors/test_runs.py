@@ -187,6 +187,17 @@ def test_memory_that_grows_is_told_from_memory_that_levels_off(
     assert cache is not None and cache.severity == "info", "a cache that fills in the first pass looks the same"
 
 
+def test_memory_that_only_evaluations_take_is_seen_in_a_short_run_whose_allocator_gives_some_back() -> None:
+    grows = (568, 908, 904, 957, 974, 995, 1018, 1003, 1053, 1070, 1053, 1104)  # MB, in an epoch each: YOLO, 16 MB kept each time
+    healthy = (825, 860, 931, 898, 936, 936, 942, 946, 911, 947, 977, 910)
+    for levels in (grows, healthy):
+        run = view(12 * 9, host_rss=np.repeat(levels, 9) * 1e6)
+        run.evaluated.extend(range(9, 12 * 9, 9))
+        found = host_memory_growth(run)
+        assert (found is not None) is (levels is grows)
+        assert found is None or found.evidence["in_evaluation"] > 0.8
+
+
 def test_waiting_for_data_counts_when_it_is_long() -> None:
     found = slow_loading(view(data_seconds=0.02, step_seconds=0.05, epoch=0))
     assert found is not None and found.evidence["fraction"] == pytest.approx(0.4)

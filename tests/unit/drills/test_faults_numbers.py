@@ -140,6 +140,12 @@ def test_a_label_beyond_the_classes_is_one_of_one_batch(tmp_path: Path, usual: T
     assert told.labels[AT][0] == 3 and torch.equal(told.labels[AT][1:], usual.labels[AT][1:])
 
 
+def test_classes_of_boxes_are_not_shuffled_as_the_boxes_are_still_learned(tmp_path: Path) -> None:
+    batch = {"images": torch.zeros(2, 4), "boxes": [torch.zeros(1, 4)] * 2, "classes": [torch.zeros(1, dtype=torch.int64)] * 2}
+    with pytest.raises(CannotHappen, match="boxes"):
+        find("shuffled-labels")().batch(batch, FaultContext(tmp_path, 0))
+
+
 def test_masks_have_no_label_beyond_the_classes(tmp_path: Path) -> None:
     context = FaultContext(tmp_path, 0)
     context.is_main(torch.optim.SGD((network := layers()).parameters()))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from holdfast.drills.selection import (
     read_at,
     read_codes,
     why_not_in_sequence,
+    with_strength,
 )
 from holdfast.errors import UsageError
 
@@ -61,6 +63,14 @@ def test_seeds_and_faults_draw_different_steps() -> None:
 
 def test_a_mistake_of_the_script_is_there_from_the_first_step_whatever_was_asked() -> None:
     assert [one.step for one in plan_fault("unshuffled", "", 0, 1000, At((200,)))] == [0]
+
+
+def test_a_delay_is_as_long_as_slow_steps_need_it_to_be() -> None:
+    (planned,) = plan_fault("slow-loader", "", 0, 1000, At())
+    assert with_strength(planned, 0.01).strength is None, "its own 50 ms"
+    assert with_strength(planned, 0.4).strength == pytest.approx(0.6)
+    assert with_strength(replace(planned, strength=0.1), 0.4).strength == 0.1, "as was asked for"
+    assert with_strength(replace(planned, code="nan-batch"), 0.4).strength is None
 
 
 def test_faults_in_a_sequence_come_in_order_and_apart() -> None:

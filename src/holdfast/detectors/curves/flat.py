@@ -25,12 +25,14 @@ def flat(curves: Curves, *, at_least: int = 8, moved: float = 0.02, above: float
     """The training loss has not fallen by `moved` of where it began, nor risen by `above`: that is `loss-divergence`.
 
     So is one that had fallen by `lost` for a while. Losses of networks that play against each other stand still when all is well.
+    Single steps count from where the learning rate is half of its highest: before that, a warm-up teaches next to nothing.
     """
     curve = curves.train_loss or curves.val_loss
     if (
         curve is None
         or is_adversarial(curve)
-        or len(shape := Shape(curve)) < at_least * (_STEPS if _of_single_steps(curve) else 1)
+        or len(shape := Shape(curve)) < at_least
+        or (_of_single_steps(curve) and _since_warm_up(curve, curves) < at_least * _STEPS)
     ):
         return
     fallen = shape.start - shape.end
@@ -80,6 +82,14 @@ def _is_short(metric: Curve, updates: int) -> bool:
 def _of_single_steps(curve: Curve) -> bool:
     """Whether each point is one update: then a handful of them says nothing."""
     return curve.split == "train" and curve.epochs is None and int(curve.steps[-1]) - int(curve.steps[0]) == len(curve) - 1
+
+
+def _since_warm_up(curve: Curve, curves: Curves) -> int:
+    """How many of the steps were made since the learning rate first was half of its highest."""
+    rate = next(iter(curves.of("lr")), None)
+    if rate is None or not len(rate := rate.finite()):
+        return len(curve)
+    return int(np.sum(curve.steps >= rate.steps[np.argmax(rate.values >= 0.5 * rate.values.max())]))
 
 
 def _may_fall(shape: Shape) -> bool:

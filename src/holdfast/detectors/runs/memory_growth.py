@@ -49,44 +49,51 @@ def _since(run: RunView, code: str, column: str, means: Floats, least: float, sh
         return None
     epochs = run.column("epoch")
     filling = bool(len(epochs) and measured(epochs[-1:])[0] and epochs[-1] == 0)
+    onset = max(0, run.step - len(means) * run.whole[column].size)
     evidence = {
-        "onset": max(0, run.step - len(means) * run.whole[column].size),
+        "onset": onset,
         "bytes_per_step": grown / (len(means) * run.whole[column].size),
         "grown": grown,
         "now": float(means[-1]),
         "first_epoch": filling,
-        **_holders(run, column),
+        **_holders(run, column, onset),
     }
     return Finding(code, step=run.step, severity="info" if filling else "warning", evidence=evidence)
 
 
-def _with_evaluations(run: RunView, code: str, least: float, *, evaluations: int = 3, alike: float = 3.0) -> Finding | None:
-    """Each of the last evaluations has added about as much, and it was not given back. The first one warms up caches."""
+def _with_evaluations(run: RunView, code: str, least: float, *, groups: int = 3, alike: float = 3.0) -> Finding | None:
+    """Evaluations add about as much again and again, and it is not given back: the last few, or all but the first quarter.
+
+    The first ones warm up caches. Single ones also free what others took: so of many, a third each is compared.
+    """
     steps, sizes = run.finite("host_rss")
     places = np.searchsorted(steps, np.array(sorted(set(run.evaluated))))
-    places = places[(places > 0) & (places < len(steps))][-evaluations:]
-    if len(places) < evaluations:
-        return None
-    rises, grown = sizes[places] - sizes[places - 1], float(sizes[-1] - sizes[places[0] - 1])
-    if rises.min() < least / 8 or rises.max() > alike * rises.min() or grown < max(least, 0.8 * float(rises.sum())):
-        return None
-    each = grown / max(1, int(steps[-1] - steps[places[0] - 1]))
-    evidence = {"onset": int(steps[places[0]]), "bytes_per_step": each, "grown": grown, "now": float(sizes[-1])}
-    return Finding(code, step=run.step, evidence={**evidence, "first_epoch": False, **_holders(run, "host_rss")})
+    places = places[(places > 0) & (places < len(steps))]
+    for chosen in (places[-groups:], places[len(places) // 4 :]):
+        if len(chosen) < groups:
+            continue
+        starts = [int(part[0]) for part in np.array_split(chosen, groups)]
+        rises = sizes[[*(start - 1 for start in starts[1:]), -1]] - sizes[[start - 1 for start in starts]]
+        grown, in_evaluation = float(rises.sum()), float((sizes[chosen] - sizes[chosen - 1]).sum())
+        is_steady = rises.min() >= least / 8 and rises.max() <= alike * rises.min()
+        if is_steady and grown >= least and 0.8 * grown <= in_evaluation <= 1.25 * grown:
+            each = grown / max(1, int(steps[-1] - steps[starts[0] - 1]))
+            onset = int(steps[starts[0]])
+            evidence = {"onset": onset, "bytes_per_step": each, "grown": grown, "now": float(sizes[-1]), "first_epoch": False}
+            return Finding(code, step=run.step, evidence={**evidence, **_holders(run, "host_rss", onset)})
+    return None
 
 
-def _holders(run: RunView, column: str) -> dict[str, float]:
-    """Who holds it: what the loader's workers have, and the share of the growth that came with evaluations."""
+def _holders(run: RunView, column: str, since: int) -> dict[str, float]:
+    """Who holds it: what the loader's workers have, and the share of the growth since a step that came with evaluations."""
     holders = {}
     workers = run.finite("workers_rss", 64)[1]
     if column == "host_rss" and len(workers):
         holders["workers"] = float(workers[-1])
     steps, sizes = run.finite(column)
-    rises = np.diff(sizes)
+    first = max(0, int(np.searchsorted(steps, since)) - 1)
+    steps, rises = steps[first + 1 :], np.diff(sizes[first:])  # from the step before to this one
     if len(run.evaluated) and len(rises) and float(rises.sum()) > 0:
-        places = (
-            np.searchsorted(steps, np.array(run.evaluated)) - 1
-        )  # the rise from the step before an evaluation to that after it
-        mine = np.unique(places[(places >= 0) & (places < len(rises))])
-        holders["in_evaluation"] = max(0.0, float(rises[mine].sum()) / float(rises.sum()))
+        places = np.unique(np.searchsorted(steps, np.array([at for at in run.evaluated if at >= since])))
+        holders["in_evaluation"] = max(0.0, float(rises[places[places < len(rises)]].sum()) / float(rises.sum()))
     return holders

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from holdfast.drills.fault import Expected, Fault
+from holdfast.drills.fault import CannotHappen, Expected, Fault
 from holdfast.drills.injection.context import FaultContext
 
 
@@ -24,6 +24,8 @@ class ShuffledLabels(Fault):
 
     def batch(self, batch: Any, context: FaultContext) -> Any:
         """In another order each time, without touching the generators of the script."""
+        if isinstance(batch, dict) and not {"boxes", "bboxes"}.isdisjoint(batch):
+            raise CannotHappen("the labels are classes of boxes: the boxes are still learned, and the loss falls")
 
         def shuffle(labels: torch.Tensor) -> torch.Tensor:
             order = context.random.sample(range(labels.numel()), labels.numel())

@@ -14,11 +14,12 @@ class SlowWorker(Fault):
     """The last worker waits before each batch that it reads; `strength` is in seconds."""
 
     code = "slow-worker"
-    description = "one loader worker takes 200 ms longer per batch from then on"
+    description = "one loader worker takes 200 ms longer per batch from then on, or four steps if that is more"
     expected = Expected(findings=("slow-loading",), causes=("one-slow-worker",), survivable=True)
     needs = ("several-workers",)  # one that is alone is a slow loader
     lasting = True
     strength = 0.2
+    strength_in_steps = 4.0
 
     def sample(self, indices: list[int], context: FaultContext) -> None:
         """The others read as before."""

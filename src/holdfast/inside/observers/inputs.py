@@ -19,12 +19,12 @@ from torch.utils.data import SubsetRandomSampler
 
 from holdfast.inside.budget import Budget
 from holdfast.inside.observers.batch_contents import leaves
-from holdfast.inside.observers.loader import weak_reference
+from holdfast.inside.observers.loader import Loader, weak_reference
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING, MISSING_INT
 
 TRAIN, HELD_OUT = "inputs", "held-out"  # names of these sampled metrics
-_MAX_FIELDS, _MAX_SAMPLES, _VALUES_PER_SAMPLE = 8, 32, 512
+_MAX_FIELDS, _MAX_SAMPLES, _VALUES_PER_SAMPLE, _MAX_NAMES = 8, 32, 512, 64
 _MAX_COPIED_VALUES = 1 << 22  # of a batch that is not contiguous
 _MAX_HASHES, _MAX_CLASSES, _MAX_HELD_OUT = 1 << 16, 4096, 4
 _SHORT_PASS = 8  # steps: shorter passes are not told apart
@@ -36,6 +36,7 @@ class Sampled(Protocol):
     step: int
     budget: Budget
     recorder: Recorder
+    loader: Loader
 
     def charge(self, metric: str, begun: float) -> None:
         """Charge the time since `begun` to a sampled metric."""
@@ -50,6 +51,7 @@ class Inputs:
         self._datasets: list[weakref.ref[Any] | int] = []
         self._held_out: tuple[int, dict[int, int]] = (-1, {})  # step, samples of each dataset that were looked at in it
         self._first_batch: list[int] = []  # hashes of the batch that the last pass began with
+        self._epoch: int | None = None  # of the last batch
         self._pass_start, self._repeats = -_SHORT_PASS, 0
         self._learned_from: set[int] = set()  # numbers of datasets
         self._undecided: tuple[Any, Any] | None = None  # the first batch of a pass over another dataset, with its iterator
@@ -67,7 +69,10 @@ class Inputs:
         if undecided is not None and undecided[0] is iterator:  # the second batch is trained on, so the first one was
             self._learned_from.add(self._number_of(iterator))
             first, batch = True, undecided[1]
-        begins_pass = first and step - self._pass_start >= _SHORT_PASS
+        first |= training.loader.epoch != self._epoch  # some loaders never end, and the script counts the epochs
+        begins_pass, self._epoch = first and step - self._pass_start >= _SHORT_PASS, training.loader.epoch
+        if step == self._pass_start + 1 and _identity(batch) == self._first_batch:
+            self._first_batch = []  # all batches look like that
         if begins_pass or (step >= budget.metrics[TRAIN].next_step and budget.due(TRAIN, step)):
             start = time.perf_counter()
             repeats = self._count_repeats(step, batch) if begins_pass else MISSING_INT
@@ -95,8 +100,7 @@ class Inputs:
 
     def _count_repeats(self, step: int, batch: Any) -> int:
         """How many passes in a row have begun with this batch, in this order."""
-        values = next((values for _, values in _sample_fields(batch) if values.shape[1] > 1), None)
-        hashes = [] if values is None else [hash(row.tobytes()) for row in values]
+        hashes = _identity(batch)
         is_same = len(hashes) > 1 and hashes == self._first_batch
         self._first_batch, self._pass_start, self._repeats = hashes, step, self._repeats + 1 if is_same else 0
         return self._repeats
@@ -144,6 +148,15 @@ class Inputs:
     def _training_dataset(self) -> Any:
         first = self._datasets[0] if self._datasets else None
         return first() if isinstance(first, weakref.ref) else None
+
+
+def _identity(batch: Any) -> list[int]:
+    """Hashes that tell its samples from others: of names such as those of files, which no augmentation changes, or of values."""
+    names = [value for _, value in islice(leaves(batch, depth=3), _MAX_NAMES) if isinstance(value, str)]
+    if len(set(names)) > 1:
+        return [*map(hash, names)]
+    values = next((values for _, values in _sample_fields(batch) if values.shape[1] > 1), None)
+    return [] if values is None else [hash(row.tobytes()) for row in values]
 
 
 def _fraction_seen(count: int, dataset: Any) -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, RandomSampler, Sampler, SequentialSampler, SubsetRandomSampler, TensorDataset
 from watched_training import Recorded
 
 from holdfast.inside.arm import armed
@@ -131,6 +131,48 @@ def test_passes_that_begin_with_the_same_batch_are_counted(run: Run, shuffle: bo
     folder = run()
     train(data(), passes=5, shuffle=shuffle)
     assert max(row["repeats"] or 0 for row in rows_of(folder, "train")) == repeats
+
+
+class Files(Dataset[Any]):
+    """Samples that are augmented, and named as their files are; or each as all others are."""
+
+    def __init__(self, *, named: bool) -> None:
+        self.named = named
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> Any:
+        return {"x": torch.randn(6), "y": index % 3, "file": f"{index}.png" if self.named else "xy"[index % 2]}
+
+
+class Endless(Sampler[int]):
+    """Passes over a sampler that never end, as Ultralytics' loader makes them."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield from self.sampler
+
+
+@pytest.mark.parametrize(("shuffle", "named", "repeats"), [(True, True, 0), (False, True, 3), (False, False, 0)])
+def test_passes_of_an_endless_loader_are_told_apart_by_the_epoch_and_augmented_samples_by_their_names(
+    run: Run, shuffle: bool, named: bool, repeats: int
+) -> None:
+    folder, samples = run(), Files(named=named)
+    sampler = Endless(RandomSampler(samples) if shuffle else SequentialSampler(samples))
+    batches, model = iter(DataLoader(samples, batch_size=8, sampler=sampler)), nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(5):
+        armed().runtime.set_epoch(epoch)
+        for _ in range(12):
+            batch = next(batches)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(batch["x"]), batch["y"]).backward()
+            optimizer.step()
+    assert max(row["repeats"] or 0 for row in rows_of(folder, "train", "'y'")) == repeats
 
 
 def test_the_entropy_of_labels_is_that_of_all_batches_together(run: Run) -> None:
