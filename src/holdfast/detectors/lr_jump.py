@@ -13,7 +13,7 @@ _WINDOW = 256  # steps after the jump that are looked at
 
 
 def lr_jump(
-    signals: SignalView, *, times: float = 10.0, settled: int = 64, at_least: int = 32, errors: float = 4.0, lost: float = 0.1
+    signals: SignalView, *, times: float = 10.0, settled: int = 32, at_least: int = 32, errors: float = 4.0, lost: float = 0.1
 ) -> Finding | None:
     """The learning rate jumped to `times` all it had been in at least `settled` steps, and the loss has been higher since.
 
