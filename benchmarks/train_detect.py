@@ -248,8 +248,7 @@ def main() -> int:
             for name, train in sides.items():
                 chosen = settings_of(arguments, turn, Path(folder) / f"{name}-turn-{turn}")
                 steps[name].append(statistics.median(train(chosen.with_changes(epochs=arguments.turn_epochs))["seconds"]))
-        for name, seconds in steps.items():
-            print(f"median step of each short run, {name}: {', '.join(f'{1e3 * value:.1f}' for value in seconds)} ms", flush=True)
+                print(f"turn {turn}, {name}: median step {1e3 * steps[name][-1]:.1f} ms", flush=True)
     means = {name: statistics.mean(values or [0.0]) for name, values in best.items()}
     difference = means["holdfast"] - means["Trainer"]
     ratio = statistics.median(steps["holdfast"]) / statistics.median(steps["Trainer"])
