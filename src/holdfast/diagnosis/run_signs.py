@@ -180,6 +180,8 @@ def _out_of_range(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if named:
         label = f"label {named.group(1)}" if named.group(1) else "a label"
         yield "labels-beyond", f"the loss got {label}, which is not a class"
+    elif evidence.get("known_text") == "embedded-label-out-of-range":
+        yield "labels-beyond", "the embedding of the classes has no row for a label"
     elif indexed := _INDEXED.search(str(evidence.get("error") or "")):
         yield "no-embedding", f"{indexed.group()}: a tensor was indexed, not an embedding"
 

@@ -16,6 +16,8 @@ from every_case import every_case
 from torch import nn
 from torch.utils.data import DataLoader
 
+from holdfast.diagnosis.diagnosis import diagnose
+from holdfast.diagnosis.endings import Ended, finding_of
 from holdfast.diagnosis.error_search import ErrorSearch, search_file, search_text
 from holdfast.diagnosis.oom_message import amounts_in, hint_from_amounts
 
@@ -201,6 +203,37 @@ DEAD_WORKER = """Traceback (most recent call last):
 def test_a_worker_that_dies_while_its_batch_is_read_is_no_rank_that_is_gone(error: str, name: str) -> None:
     answer = search_text(DEAD_WORKER.format(error=error))
     assert [(found.text.name, found.line) for found in answer.matches] == [(name, error)] and answer.unknown is None
+
+
+class Conditional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.class_embed, self.word_embed = nn.Embedding(3, 4), nn.Embedding(3, 4)
+
+    def of_class(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.class_embed(ids)  # type: ignore[no-any-return]
+
+    def of_word(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.word_embed(ids)  # type: ignore[no-any-return]
+
+
+@every_case(
+    ("method", "ids", "name", "cause"),
+    [
+        ("of_class", torch.tensor([3]), "embedded-label-out-of-range", "labels-out-of-range"),
+        ("of_word", torch.tensor([3]), "index-out-of-range", "tokenizer-mismatch"),
+        ("of_class", torch.tensor([1.0]), "other-dtype", None),
+    ],
+)
+def test_a_class_that_its_embedding_does_not_have_is_a_label_and_no_token(
+    method: str, ids: torch.Tensor, name: str, cause: str | None
+) -> None:
+    with pytest.raises((IndexError, RuntimeError)) as raised:
+        getattr(Conditional(), method)(ids)
+    answer = search_text("".join(traceback.format_exception(raised.value)))
+    assert answer.matches[0].text.name == name
+    if cause is not None:
+        assert diagnose([finding_of(Ended(exit_code=1, search=answer))]).causes[0] == cause
 
 
 def test_of_two_errors_the_later_counts_and_repeats_are_counted() -> None:

@@ -40,6 +40,7 @@ class KnownText:
     fix: str
     kind: int = ERROR
     is_frame: bool = False  # its wordings are frames of a traceback: the error in which that ends is meant
+    of: str = ""  # of a frame: the name of the known text that this error must be; else it is any
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.diagnosis.known_texts.known_text import WARNING, KnownText
+from holdfast.diagnosis.known_texts.known_text import WARNING, KnownText, Pattern
 
 OF_SHAPES = (
     KnownText(
@@ -97,6 +97,20 @@ OF_SHAPES = (
         "token-out-of-range",
         "A label is negative or not smaller than the number of classes.",
         "Labels must be 0 … classes − 1: count from 0, set num_classes, and ignore_index for ignored labels (-100, 255).",
+    ),
+    KnownText(
+        "embedded-label-out-of-range",
+        (
+            Pattern(
+                r"\b(?:class|cls|label)_?(?:embed|emb|embedding|embedder)s?\(",
+                ("embed", "embeds", "emb", "embs", "embedding", "embeddings", "embedder"),
+            ),
+        ),
+        "token-out-of-range",
+        "A label is negative or not smaller than the number of classes: the embedding of the classes has no row for it.",
+        "Labels must be 0 … classes − 1: count from 0, and set num_classes (num_labels) to the number of classes in the data.",
+        is_frame=True,
+        of="index-out-of-range",
     ),
     KnownText(
         "text-too-long",
