@@ -14,9 +14,9 @@ STEPS = [8, 16, 24, 32]  # where an epoch ends
 COLUMNS = ("step", "split", "name", "value", "printed")
 
 
-def evaluated(folder: Path, style: str, **environment: str) -> dict[tuple[str, str, int], dict[int, float]]:
+def evaluated(folder: Path, style: str, *options: str, **environment: str) -> dict[tuple[str, str, int], dict[int, float]]:
     """By split, name and whether it was printed: the values by step."""
-    done = run(folder, "--name", "a", PYTHON, str(VICTIMS / "prints_metrics.py"), style, env=environment)
+    done = run(folder, "--name", "a", *options, PYTHON, str(VICTIMS / "prints_metrics.py"), style, env=environment)
     assert done.returncode == 0, done.stderr
     found: dict[tuple[str, str, int], dict[int, float]] = {}
     recording = folder / "runs/a/rank-0"
@@ -66,3 +66,8 @@ def test_a_test_loss_that_was_measured_as_held_out_is_not_written_again(tmp_path
 def test_what_the_script_logs_is_not_written_again_when_it_prints_it(tmp_path: Path) -> None:
     found = evaluated(tmp_path, "logged", PYTHONUNBUFFERED="1")
     assert set(found) == {("val", "loss", 0), ("val", "accuracy", 0)}
+
+
+def test_what_a_restarted_script_prints_before_its_first_step_is_not_of_the_training_that_ended(tmp_path: Path) -> None:
+    found = evaluated(tmp_path, "killed once", "--policy", "heal", PYTHONUNBUFFERED="1")
+    assert set(found) == {("val", "loss", 0), ("val", "val_acc", 1)}

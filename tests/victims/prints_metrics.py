@@ -1,10 +1,17 @@
 """A training that prints its metrics: prints_metrics.py STYLE, one of the keys of LINES."""
 
+# ruff: noqa: E402 - it prints before it imports torch
+
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
+
+print("target accuracy: 0.99", flush=True)  # long before the first step
 
 import torch
 from torch import nn
@@ -16,6 +23,7 @@ LINES = {
     "heading": "Epoch {epoch}\nTest set: Average loss: {held_out:.4f}, Accuracy: {right}/{of} ({percent:.0f}%)",
     "logged": "val_acc {accuracy:.4f}",
     "every step": "val_acc {accuracy:.4f}",
+    "killed once": "val_acc {accuracy:.4f}",
 }
 
 
@@ -28,7 +36,6 @@ def main(style: str) -> None:
     labels = (held_out.sum(1) > 0).long()
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    print("target accuracy: 0.99")
     run = watched(model, optimizer) if style == "logged" else None
     for epoch in range(1, 5):
         model.train()
@@ -48,7 +55,10 @@ def main(style: str) -> None:
         if run is not None:
             run.log(accuracy=right / 357, split="val")
         facts = {"epoch": epoch, "loss": loss, "held_out": held_out_loss, "accuracy": right / 357, "percent": right / 3.57}
-        print(LINES[style].format(right=right, of=357, **facts))
+        print(LINES[style].format(right=right, of=357, **facts), flush=True)
+        if style == "killed once" and epoch == 2 and not Path("killed").exists():
+            Path("killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def watched(model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:

@@ -8,6 +8,7 @@ beside one of held-out data.
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import re
 import threading
@@ -55,6 +56,7 @@ class PrintedMetrics:
         self._splits: dict[str, str] = {}  # of names that do not say it
         self._placed: dict[str, int] = {}  # the newest step of each metric
         self._written: set[tuple[int, str, str]] = set()  # a line may come so late that it seems to belong to the same step
+        self._restarted = math.inf  # when, as long as the new process has no training yet
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="holdfast-printed", daemon=True)
 
@@ -69,6 +71,10 @@ class PrintedMetrics:
             self._waiting += len(part)
             self._parts.put((time.time(), channel, b"\n" + part if self._cut else part))
         self._cut = not fits
+
+    def restarts(self) -> None:
+        """The command starts again: what it prints from now on is not of the training that ended."""
+        self._restarted = time.time()
 
     def finish(self) -> None:
         """The command has ended: take what is left, within a bounded time."""
@@ -98,6 +104,7 @@ class PrintedMetrics:
             self._settle(last=True)  # what was printed until then belongs to the training before
             self._close()
             self._recording, self._placed, self._written = newest, {}, set()
+            self._restarted = math.inf
         self._lines += new
         self._settle(last=last)
 
@@ -113,19 +120,21 @@ class PrintedMetrics:
 
     def _settle(self, *, last: bool) -> None:
         """Write the metrics in the lines after which some steps were made, or in all of them."""
-        if self._recording is None or not self._lines:
+        lines = [line for line in self._lines if line.time < self._restarted]
+        if self._recording is None or not lines:
             return
         from holdfast.logs.printed_metrics import metrics_in
 
         steps = _Steps(self._recording, [step for step, *_ in self._recorded()])
-        places = [steps.place_of(line.time) for line in self._lines]
+        places = [steps.place_of(line.time) for line in lines]
         ready = [place for place in dict.fromkeys(places) if last or place + _LATER_STEPS <= len(steps.steps)]
         for place in ready:
-            lines = [line for line, its in zip(self._lines, places, strict=True) if its == place]
-            metrics = metrics_in(line.text for line in lines) if not steps.is_before_first(place) else []
+            here = [line for line, its in zip(lines, places, strict=True) if its == place]
+            metrics = metrics_in(line.text for line in here) if not steps.is_before_first(place) else []
             if metrics:
-                self._write(metrics, steps, place, lines[-1].time)
-        self._lines = [line for line, its in zip(self._lines, places, strict=True) if its not in ready]
+                self._write(metrics, steps, place, here[-1].time)
+        waiting = [line for line, its in zip(lines, places, strict=True) if its not in ready]
+        self._lines = waiting + self._lines[len(lines) :]
 
     def _write(self, metrics: list[Metric], steps: _Steps, place: int, when: float) -> None:
         from holdfast.logs.printed_metrics import is_recorded

@@ -111,6 +111,7 @@ class WatchedRun:
             if again is None:
                 return code, held
             _let_go(held)
+            self._printed.restarts()
             self._window.streams = self._streams = self._new_streams()
             pid = self._start(again)
             self._copy_output(pid)
