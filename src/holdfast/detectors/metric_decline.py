@@ -55,10 +55,11 @@ def metric_decline(
 def others_improve(signals: SignalView, split: str, name: str, *, since: int) -> bool:
     """Whether half of the other metrics of these evaluations are better now than they were at step `since`.
 
-    A metric that was never good enough to fall says nothing. Where none ever was, losses are not judged either: a detector from
-    scratch has hardly any loss of boxes until it finds its first objects.
+    A metric that was never good enough to fall says nothing. Of a loss, the metrics that are better when higher decide where there
+    are any: a detector from scratch has hardly any loss of boxes until it finds its first objects. As long as none was ever good
+    enough to fall, no loss is judged.
     """
-    changes, is_nothing = [], []
+    high, low, is_nothing = [], [], []
     for other_split, other in signals.metrics():
         way = better(other)
         if other_split != split or other == name or way is None:
@@ -67,8 +68,13 @@ def others_improve(signals: SignalView, split: str, name: str, *, since: int) ->
         if way == "higher":
             is_nothing.append(is_nothing_yet([0.0, *values[np.isfinite(values)]], way))
         values = values[steps >= since]
-        if not (way == "higher" and is_nothing[-1]) and len(values) > 1 and np.isfinite(values[[0, -1]]).all():
-            changes.append(float(values[-1] - values[0]) * (1 if way == "higher" else -1))
-    if is_nothing and all(is_nothing) and better(name) == "lower":
+        if len(values) > 1 and np.isfinite(values[[0, -1]]).all():
+            change = float(values[-1] - values[0])
+            if way == "lower":
+                low.append(-change)
+            elif better(name) == "lower" or not is_nothing[-1]:
+                high.append(change)
+    if better(name) == "lower" and is_nothing and all(is_nothing):
         return True
+    changes = high if better(name) == "lower" and any(high) else high + low
     return bool(changes) and 2 * sum(change > 0 for change in changes) >= len(changes)

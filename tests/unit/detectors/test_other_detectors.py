@@ -189,10 +189,12 @@ def test_a_metric_that_is_suddenly_worth_nothing_is_a_collapse_once_it_is_sure()
 
 
 def test_a_loss_that_jumps_while_the_other_metrics_rise_is_no_collapse() -> None:
-    values = {  # a detector whose boxes have hardly any loss until it finds its first objects
-        "map50": (0.0, 0.0, 0.0, 0.0, 0.0, 0.15),
-        "recall": (0.0, 0.0, 0.0, 0.0, 0.0, 0.44),
+    values = {  # a detector whose boxes have hardly any loss until it finds its first objects; nor have their classes
+        "map50": (0.0, 0.0, 0.0, 0.0, 0.0, 0.003),
+        "recall": (0.0, 0.0, 0.0, 0.0, 0.0, 0.06),
         "box_loss": (0.106, 0.043, 0.012, 0.007, 5.2, 2.9),
+        "cls_loss": (0.46, 0.42, 0.41, 0.40, 4.6, 4.0),
+        "dfl_loss": (0.18, 0.07, 0.06, 0.05, 2.7, 2.3),
     }
     made = [Evaluation(100 * i, "val", name, all_of[i]) for i in range(6) for name, all_of in values.items()]
     columns = {"step": np.arange(600), "loss": np.ones(600)}
