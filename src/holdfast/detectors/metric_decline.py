@@ -55,9 +55,9 @@ def metric_decline(
 def others_improve(signals: SignalView, split: str, name: str, *, since: int) -> bool:
     """Whether half of the other metrics of these evaluations are better now than they were at step `since`.
 
-    A metric that was never good enough to fall says nothing. Of a loss, the metrics that are better when higher decide where there
-    are any: a detector from scratch has hardly any loss of boxes until it finds its first objects. As long as none was ever good
-    enough to fall, no loss is judged.
+    A metric that was never good enough to fall says nothing. Of a loss, the metrics that are better when higher decide where
+    there are any: a detector from scratch has hardly any loss of boxes until it finds its first objects. As long as none was
+    ever good enough to fall, no loss is judged.
     """
     high, low, is_nothing = [], [], []
     for other_split, other in signals.metrics():
