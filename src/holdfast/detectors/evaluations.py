@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+from holdfast.signals.curves import Floats
 
 IN_A_ROW = 3  # evaluations, each worse than the one before, that make a decline
 _AS_GOOD = 0.02  # of the best value: within this a metric is as good as it was
 _REGAINED = 0.8  # of what a decline had cost: then it has come back
 _DOWN, _NOISE = 0.25, 4.0  # of the best value, and times the usual move: a metric that stays so far below has fallen
 _HALVED = 0.5  # of the best value: a checkpoint from a single evaluation so bad is not resumed from
-_NOTHING_YET = 0.05  # of a metric that is better when higher: a detector whose mAP is 2 % finds its objects by chance
+NOTHING_YET = 0.05  # of a metric that is better when higher: a detector whose mAP is 2 % finds its objects by chance
 _LEARNED = 0.1  # of the way from the first value to the best: next to a loss of nearly nought everything is many times it
 
 
@@ -38,9 +40,7 @@ def collapsed(
             bad.append(index >= active_after)
             continue
         if better == "higher":
-            gone = (
-                comparable and best > _NOTHING_YET and value <= share * best and statistics.median(past[-3:]) > 3 * share * best
-            )
+            gone = comparable and best > NOTHING_YET and value <= share * best and statistics.median(past[-3:]) > 3 * share * best
         else:
             learned = comparable and first > 1.5 * best > 0 and statistics.median(past[-3:]) < best + 0.5 * (first - best)
             gone = learned and value >= best + lost * (first - best)
@@ -54,7 +54,17 @@ def collapsed(
 
 def is_nothing_yet(values: Sequence[float], better: str) -> bool:
     """Whether a metric has never been good enough to fall."""
-    return better == "higher" and max(values) <= _NOTHING_YET
+    return better == "higher" and max(values) <= NOTHING_YET
+
+
+def has_found_nothing(high: Iterable[Sequence[float] | Floats]) -> bool:
+    """Whether none of the metrics that are better when higher was ever good enough to fall; False where there are none.
+
+    A detector from scratch has hardly any loss of boxes until it finds its first objects: until then no loss is judged. What is
+    negative is no such metric (a log-likelihood).
+    """
+    metrics = [[value for value in one if math.isfinite(value)] for one in high]
+    return bool(metrics) and all(0.0 <= value <= NOTHING_YET for values in metrics for value in values)
 
 
 def clear_fall(past: Sequence[float], *, noise: float = 3.0) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from holdfast.detectors.evaluations import IN_A_ROW, clear_fall, is_nothing_yet
+from holdfast.detectors.evaluations import IN_A_ROW, clear_fall, has_found_nothing, is_nothing_yet
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.loss_divergence import rate_restarted
 from holdfast.signals.metric_direction import better
@@ -55,26 +55,19 @@ def metric_decline(
 def others_improve(signals: SignalView, split: str, name: str, *, since: int) -> bool:
     """Whether half of the other metrics of these evaluations are better now than they were at step `since`.
 
-    A metric that was never good enough to fall says nothing. Of a loss, the metrics that are better when higher decide where
-    there are any: a detector from scratch has hardly any loss of boxes until it finds its first objects. As long as none was
-    ever good enough to fall, no loss is judged.
+    A metric that was never good enough to fall says nothing. Of a loss, the metrics that are better when higher decide, where
+    there are any and as soon as one has found something.
     """
-    high, low, is_nothing = [], [], []
-    for other_split, other in signals.metrics():
-        way = better(other)
-        if other_split != split or other == name or way is None:
-            continue
-        steps, values = signals.evaluated(split, other)
-        if way == "higher":
-            is_nothing.append(is_nothing_yet([0.0, *values[np.isfinite(values)]], way))
-        values = values[steps >= since]
-        if len(values) > 1 and np.isfinite(values[[0, -1]]).all():
-            change = float(values[-1] - values[0])
-            if way == "lower":
-                low.append(-change)
-            elif better(name) == "lower" or not is_nothing[-1]:
-                high.append(change)
-    if better(name) == "lower" and is_nothing and all(is_nothing):
+    of_loss = better(name) == "lower"
+    others = [(other, better(other)) for of, other in signals.metrics() if of == split and other != name]
+    series = {other: signals.evaluated(split, other) for other, way in others if way is not None}
+    if of_loss and has_found_nothing(series[other][1] for other, way in others if way == "higher"):
         return True
-    changes = high if better(name) == "lower" and any(high) else high + low
-    return bool(changes) and 2 * sum(change > 0 for change in changes) >= len(changes)
+    changes: dict[str, list[float]] = {"higher": [], "lower": []}
+    for other, (steps, values) in series.items():
+        way, recent = better(other), values[steps >= since]
+        counts = of_loss or way == "lower" or not has_found_nothing([values])
+        if counts and len(recent) > 1 and np.isfinite(recent[[0, -1]]).all():
+            changes[str(way)].append(float(recent[-1] - recent[0]) * (1 if way == "higher" else -1))
+    counted = changes["higher"] if of_loss and any(changes["higher"]) else changes["higher"] + changes["lower"]
+    return bool(counted) and 2 * sum(change > 0 for change in counted) >= len(counted)

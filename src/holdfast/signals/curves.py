@@ -6,7 +6,7 @@ Pure numpy. What detectors of whole histories look at; a run of any length is br
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -34,12 +34,17 @@ class Curve:
 
     def finite(self) -> Curve:
         """The same without what is not a number."""
-        finite = np.isfinite(self.values)
-        if finite.all():
+        return self._where(np.isfinite(self.values))
+
+    def since(self, step: float) -> Curve:
+        """The same from a step on."""
+        return self._where(self.steps >= step)
+
+    def _where(self, chosen: npt.NDArray[np.bool_]) -> Curve:
+        if chosen.all():
             return self
-        epochs = None if self.epochs is None else self.epochs[finite]
-        kept = {"role": self.role, "split": self.split, "better": self.better}
-        return Curve(self.name, self.steps[finite], self.values[finite], epochs=epochs, **kept)  # type: ignore[arg-type]
+        epochs = None if self.epochs is None else self.epochs[chosen]
+        return replace(self, steps=self.steps[chosen], values=self.values[chosen], epochs=epochs)
 
     def epoch_at(self, index: int) -> float | None:
         """The epoch of a point, if it is known."""

@@ -64,6 +64,13 @@ def test_a_validation_loss_that_rises_while_the_training_loss_falls_is_overfitti
     assert codes(run(FALLING, val)) == {"overfitting"}
 
 
+@every_case(("accuracy", "overfits"), [([0.0] * 9 + [0.01, 0.05, 0.3, 0.31, 0.32, 0.35, 0.4], False), ([0.3] * 16, True)])
+def test_a_detector_whose_first_objects_cost_it_a_loss_does_not_overfit(accuracy: list[float], overfits: bool) -> None:
+    val = [4.1, 4.1, 3.6, 2.9, 2.2, 1.3, 1.2, 1.1, 5.1, 5.0, 3.7, 2.9, 2.9, 4.1, 3.6, 3.4]  # of boxes
+    found = codes(run(np.linspace(6.5, 3.0, 16), np.array(val), np.array(accuracy)))
+    assert ("overfitting" in found) is overfits
+
+
 @every_case("seed", range(20))
 def test_noise_in_the_validation_is_no_overfitting(seed: int) -> None:
     val = FALLING + 0.5 + noise(seed, 100, 0.05)

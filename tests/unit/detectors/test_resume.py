@@ -159,6 +159,9 @@ def test_an_evaluation_far_worse_than_the_last_ones_speaks_for_normalisation() -
             now = replace(after(), evaluations={("val", metric): np.array([shown])})
             finding = resume_mismatch(replace(before, evaluations=known), now, ALL)
             assert (finding and suspects(finding)) == expected, (metric, shown)
+    found_nothing = {("val", "loss"): known["val", "loss"], ("val", "mAP50"): np.array([0.0, 0.0, 0.0, 0.01, 0.0])}
+    first_objects = replace(after(), evaluations={("val", "loss"): np.array([3.0]), ("val", "mAP50"): np.array([0.02])})
+    assert resume_mismatch(replace(before, evaluations=found_nothing), first_objects, ALL) is None
 
 
 @every_case("seed", range(10))

@@ -8,8 +8,9 @@ import numpy as np
 
 from holdfast.detectors.curves.curve_finding import curve_finding
 from holdfast.detectors.curves.shape import Shape
+from holdfast.detectors.evaluations import NOTHING_YET
 from holdfast.detectors.finding import Finding
-from holdfast.signals.curves import Curves
+from holdfast.signals.curves import HELD_OUT, Curves
 
 
 def overfitting(
@@ -27,12 +28,16 @@ def overfitting(
 
     Its best lies before `by` of the run; the training loss has fallen since then by `still` of its size, or where the
     rise is `clear`, has at least not risen; four of five of the later values are on the upper side. Info only, where the
-    rise is less than `counts` of all that was learned: a loss of 0.03 that became 0.04 is still as good as none.
+    rise is less than `counts` of all that was learned: a loss of 0.03 that became 0.04 is still as good as none. A model that
+    has found nothing yet does not overfit.
     """
     val, train = curves.val_loss, curves.train_loss
     if val is None or train is None:
         return
-    held, learned = Shape(val), Shape(train)
+    high = [curve.finite() for curve in curves.of("metric", *HELD_OUT) if curve.better == "higher"]
+    found = [curve.steps[(curve.values > NOTHING_YET) | (curve.values < 0.0)] for curve in high]
+    since = min((float(steps[0]) for steps in found if len(steps)), default=np.inf if high else -np.inf)
+    held, learned = Shape(val.since(since)), Shape(train)
     if len(held) < at_least or len(learned) < 3:
         return
     at = held.best_at
