@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.signals.curves import Floats
@@ -16,6 +17,7 @@ _REGAINED = 0.8  # of what a decline had cost: then it has come back
 _DOWN, _NOISE = 0.25, 4.0  # of the best value, and times the usual move: a metric that stays so far below has fallen
 _HALVED = 0.5  # of the best value: a checkpoint from a single evaluation so bad is not resumed from
 NOTHING_YET = 0.05  # of a metric that is better when higher: a detector whose mAP is 2 % finds its objects by chance
+_AVERAGE_PRECISION = re.compile(r"(?:^|[^a-z])m?ap(?![a-z])", re.IGNORECASE)
 _LEARNED = 0.1  # of the way from the first value to the best: next to a loss of nearly nought everything is many times it
 
 
@@ -57,14 +59,21 @@ def is_nothing_yet(values: Sequence[float], better: str) -> bool:
     return better == "higher" and max(values) <= NOTHING_YET
 
 
-def has_found_nothing(high: Iterable[Sequence[float] | Floats]) -> bool:
-    """Whether none of the metrics that are better when higher was ever good enough to fall; False where there are none.
+def has_found_nothing(high: Mapping[str, Sequence[float] | Floats]) -> bool:
+    """Whether the metrics that are better when higher were never good enough to fall, by name; False where there are none.
 
-    A detector from scratch has hardly any loss of boxes until it finds its first objects: until then no loss is judged. What is
-    negative is no such metric (a log-likelihood).
+    A detector from scratch has hardly any loss of boxes until it finds its first objects, and a recall of boxes that are right
+    by chance: until its average precision is worth something, nothing is judged. What is negative is no such metric (a
+    log-likelihood).
     """
-    metrics = [[value for value in one if math.isfinite(value)] for one in high]
+    metrics = [[value for value in high[name] if math.isfinite(value)] for name in telling(high)]
     return bool(metrics) and all(0.0 <= value <= NOTHING_YET for values in metrics for value in values)
+
+
+def telling(names: Iterable[str]) -> list[str]:
+    """The metrics that tell whether a model finds anything: average precision where it is measured, else all."""
+    every = list(names)
+    return [name for name in every if _AVERAGE_PRECISION.search(name)] or every
 
 
 def clear_fall(past: Sequence[float], *, noise: float = 3.0) -> float:

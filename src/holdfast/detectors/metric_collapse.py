@@ -8,7 +8,7 @@ from holdfast.detectors.evaluations import collapsed
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.levels import usual
 from holdfast.detectors.loss_divergence import learning_rates
-from holdfast.detectors.metric_decline import HELD_OUT, others_improve
+from holdfast.detectors.metric_decline import HELD_OUT, found_nothing, others_improve
 from holdfast.signals.metric_direction import better
 from holdfast.signals.view import Floats, SignalView, Steps
 
@@ -31,7 +31,7 @@ def metric_collapse(signals: SignalView, *, share: float = 0.1, active_after: in
         if len(values) <= active_after or not finite.all():
             continue
         bad = np.array(collapsed(values.tolist(), way, share=share, lost=lost))
-        sure = bool(bad[-1] and (bad[-2] or _loss_is_up(signals, int(steps[-1]))))
+        sure = bool(bad[-1] and (bad[-2] or _loss_is_up(signals, int(steps[-1])))) and not found_nothing(signals, split)
         if sure and not others_improve(signals, split, name, since=int(steps[np.flatnonzero(~bad)[-1]])):
             return _finding(signals, split, name, steps, values, bad, way)
     return None

@@ -34,7 +34,7 @@ def metric_decline(
         needed = clear_fall(values[:-in_a_row].tolist(), noise=noise)
         if way == "lower":
             needed = max(needed, of_learned * float(values[0] - values.min()))
-        if is_nothing_yet(values.tolist(), way) or float(tail[0] - tail[-1]) < needed:
+        if is_nothing_yet(values.tolist(), way) or float(tail[0] - tail[-1]) < needed or found_nothing(signals, split):
             continue
         since = int(steps[-in_a_row - 1])
         if others_improve(signals, split, name, since=since) or rate_restarted(signals, since):
@@ -52,22 +52,27 @@ def metric_decline(
     return None
 
 
+def found_nothing(signals: SignalView, split: str) -> bool:
+    """Whether the model has not found anything of a split yet: then neither its losses nor its other metrics are judged."""
+    high = [name for of, name in signals.metrics() if of == split and better(name) == "higher"]
+    return has_found_nothing({name: signals.evaluated(split, name)[1] for name in high})
+
+
 def others_improve(signals: SignalView, split: str, name: str, *, since: int) -> bool:
     """Whether half of the other metrics of these evaluations are better now than they were at step `since`.
 
     A metric that was never good enough to fall says nothing. Of a loss, the metrics that are better when higher decide, where
-    there are any and as soon as one has found something.
+    there are any and one of them moved.
     """
     of_loss = better(name) == "lower"
-    others = [(other, better(other)) for of, other in signals.metrics() if of == split and other != name]
-    series = {other: signals.evaluated(split, other) for other, way in others if way is not None}
-    if of_loss and has_found_nothing(series[other][1] for other, way in others if way == "higher"):
-        return True
     changes: dict[str, list[float]] = {"higher": [], "lower": []}
-    for other, (steps, values) in series.items():
-        way, recent = better(other), values[steps >= since]
-        counts = of_loss or way == "lower" or not has_found_nothing([values])
+    for of, other in signals.metrics():
+        way = better(other)
+        if of != split or other == name or way is None:
+            continue
+        steps, values = signals.evaluated(split, other)
+        recent, counts = values[steps >= since], of_loss or way == "lower" or not has_found_nothing({other: values})
         if counts and len(recent) > 1 and np.isfinite(recent[[0, -1]]).all():
-            changes[str(way)].append(float(recent[-1] - recent[0]) * (1 if way == "higher" else -1))
+            changes[way].append(float(recent[-1] - recent[0]) * (1 if way == "higher" else -1))
     counted = changes["higher"] if of_loss and any(changes["higher"]) else changes["higher"] + changes["lower"]
     return bool(counted) and 2 * sum(change > 0 for change in counted) >= len(counted)

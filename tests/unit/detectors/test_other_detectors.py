@@ -203,6 +203,15 @@ def test_a_loss_that_jumps_while_the_other_metrics_rise_is_no_collapse() -> None
     assert metric_collapse(SignalView(columns, evaluations=alone)) is not None
 
 
+def test_a_recall_is_judged_only_once_the_average_precision_is_worth_something() -> None:
+    recall = (0.01, 0.02, 0.114, 0.0895, 0.062, 0.0531)  # of boxes that are right by chance
+    for best, is_judged in ((0.0018, False), (0.3, True)):
+        series = {"recall": recall, "map": (0.0, 0.2 * best, best, best, 0.9 * best, 0.8 * best), "map75": (0.0,) * 6}
+        made = [Evaluation(100 * i, "val", name, all_of[i]) for i in range(6) for name, all_of in series.items()]
+        found = metric_decline(SignalView({"step": np.arange(600), "loss": np.ones(600)}, evaluations=made))
+        assert (found is not None) is is_judged
+
+
 @every_case("detector", [metric_collapse, metric_decline])
 def test_losses_of_a_detector_that_has_found_nothing_yet_are_not_judged(
     detector: Callable[[SignalView], Finding | None],

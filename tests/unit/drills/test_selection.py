@@ -68,7 +68,7 @@ def test_a_mistake_of_the_script_is_there_from_the_first_step_whatever_was_asked
 def test_a_delay_is_as_long_as_slow_steps_need_it_to_be() -> None:
     (planned,) = plan_fault("slow-loader", "", 0, 1000, At())
     assert with_strength(planned, 0.01).strength is None, "its own 50 ms"
-    assert with_strength(planned, 0.4).strength == pytest.approx(0.6)
+    assert with_strength(planned, 0.4).strength == pytest.approx(1.2)
     assert with_strength(replace(planned, strength=0.1), 0.4).strength == 0.1, "as was asked for"
     assert with_strength(replace(planned, code="nan-batch"), 0.4).strength is None
 

@@ -128,11 +128,12 @@ def _evaluated_worse(before: RunBefore, after: Resumed) -> dict[str, Any] | None
 
 
 def _worse(before: RunBefore, after: Resumed) -> Iterator[dict[str, Any]]:
-    high = [(split, values) for (split, name), values in before.evaluations.items() if better(name) == "higher"]
-    nothing = {split: has_found_nothing(values for of, values in high if of == split) for split, _ in after.evaluations}
+    high = [(*key, values) for key, values in before.evaluations.items() if better(key[1]) == "higher"]
+    splits = {split for split, _ in after.evaluations}
+    nothing = {split: has_found_nothing({name: values for of, name, values in high if of == split}) for split in splits}
     for (split, name), values in after.evaluations.items():
         way, past = better(name), before.evaluations.get((split, name))
-        if way is None or past is None or len(past) < 3 or not len(values) or (way == "lower" and nothing[split]):
+        if way is None or past is None or len(past) < 3 or not len(values) or nothing[split]:
             continue
         sign = 1.0 if way == "lower" else -1.0
         last, first = sign * past[-max(3, min(10, len(past) // 2)) :], sign * float(values[0])

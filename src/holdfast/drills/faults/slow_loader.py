@@ -14,7 +14,7 @@ class SlowLoader(Fault):
     """Wait before each batch is read, for so long that every step has to wait; `strength` is in seconds a batch."""
 
     code = "slow-loader"
-    description = "reading a batch takes 50 ms longer from then on, or one and a half steps if that is more"
+    description = "reading a batch takes 50 ms longer from then on, or three steps if that is more"
     expected = Expected(
         findings=("slow-loading",),
         causes=("slow-storage", "too-few-workers", "images-decoded-large", "heavy-transforms"),
@@ -23,7 +23,7 @@ class SlowLoader(Fault):
     needs = ("loader",)
     lasting = True
     strength = 0.05
-    strength_in_steps = 1.5  # workers read while the training computes: less than a step is not waited for
+    strength_in_steps = 3.0  # workers read while the training computes: less than a step is not waited for
 
     def sample(self, indices: list[int], context: FaultContext) -> None:
         """Workers read beside each other: each waits for as many batches as there are workers."""
