@@ -8,8 +8,7 @@ from holdfast.detectors.evaluations import collapsed
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.levels import usual
 from holdfast.detectors.loss_divergence import learning_rates
-from holdfast.detectors.metric_decline import HELD_OUT, found_nothing, others_improve
-from holdfast.signals.metric_direction import better
+from holdfast.detectors.metric_decline import found_nothing, judged, others_improve
 from holdfast.signals.view import Floats, SignalView, Steps
 
 
@@ -20,10 +19,7 @@ def metric_collapse(signals: SignalView, *, share: float = 0.1, active_after: in
     must be up too, or the next evaluation must be as bad; a loss that is twice not finite has collapsed, whatever came before.
     And not half of the other metrics may have got better meanwhile (see `others_improve`).
     """
-    for split, name in signals.metrics():
-        way = better(name)
-        if way is None or split not in HELD_OUT:
-            continue
+    for split, name, way in judged(signals):
         steps, values = signals.evaluated(split, name)
         finite = np.isfinite(values)
         if way == "lower" and not finite[-2:].any() and finite[:-2].any():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from holdfast.detectors.evaluations import IN_A_ROW, clear_fall, has_found_nothing, is_nothing_yet
+from holdfast.detectors.evaluations import IN_A_ROW, clear_fall, has_found_nothing, is_nothing_yet, telling
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.loss_divergence import rate_restarted
 from holdfast.signals.metric_direction import better
@@ -23,10 +25,7 @@ def metric_decline(
     all that was learned, for near its best a steady loss moves little. And not half of the other metrics may have got better
     meanwhile: recall falls where precision rises. A warm restart of the learning rate costs some of the metric for a while.
     """
-    for split, name in signals.metrics():
-        way = better(name)
-        if way is None or split not in HELD_OUT:
-            continue
+    for split, name, way in judged(signals):
         steps, values = signals.evaluated(split, name)
         tail = values[-(in_a_row + 1) :] * (1 if way == "higher" else -1)
         if len(tail) <= in_a_row or not np.isfinite(tail).all() or not (np.diff(tail) < 0).all():
@@ -52,9 +51,20 @@ def metric_decline(
     return None
 
 
+def judged(signals: SignalView) -> Iterator[tuple[str, str, str]]:
+    """Split, name and better direction of the metrics of held-out data that are judged.
+
+    Precision and recall at one threshold trade places while a detector learns: average precision is judged instead of them.
+    """
+    for split in HELD_OUT:
+        names = [name for of, name in signals.metrics() if of == split]
+        main = telling(name for name in names if better(name) == "higher")
+        yield from ((split, name, way) for name in names if (way := better(name)) == "lower" or (way and name in main))
+
+
 def found_nothing(signals: SignalView, split: str) -> bool:
     """Whether the model has not found anything of a split yet: then neither its losses nor its other metrics are judged."""
-    high = [name for of, name in signals.metrics() if of == split and better(name) == "higher"]
+    high = [name for of, name, way in judged(signals) if of == split and way == "higher"]
     return has_found_nothing({name: signals.evaluated(split, name)[1] for name in high})
 
 
@@ -66,9 +76,8 @@ def others_improve(signals: SignalView, split: str, name: str, *, since: int) ->
     """
     of_loss = better(name) == "lower"
     changes: dict[str, list[float]] = {"higher": [], "lower": []}
-    for of, other in signals.metrics():
-        way = better(other)
-        if of != split or other == name or way is None:
+    for of, other, way in judged(signals):
+        if of != split or other == name:
             continue
         steps, values = signals.evaluated(split, other)
         recent, counts = values[steps >= since], of_loss or way == "lower" or not has_found_nothing({other: values})

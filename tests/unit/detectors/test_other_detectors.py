@@ -140,16 +140,16 @@ def test_three_evaluations_in_a_row_that_are_worse_are_a_decline() -> None:
 
 
 def test_recall_that_falls_while_the_other_metrics_rise_is_no_decline() -> None:
-    values = {
-        "recall": (0.5, 0.55, 0.6, 0.65, 0.7, 0.63, 0.5, 0.4),
-        "precision": (0.1, 0.12, 0.15, 0.2, 0.22, 0.27, 0.3, 0.34),
-        "map": (0.1, 0.12, 0.15, 0.2, 0.22, 0.25, 0.24, 0.25),
-    }
-    made = [Evaluation(100 * i, "val", name, value) for i in range(8) for name, all_of in values.items() for value in [all_of[i]]]
-    columns = {"step": np.arange(800), "loss": np.ones(800)}
-    assert metric_decline(SignalView(columns, evaluations=made)) is None
-    worse = [Evaluation(one.step, "val", one.name, -one.value) if one.name != "recall" else one for one in made]
-    assert metric_decline(SignalView(columns, evaluations=worse)) is not None
+    recall, rising = (0.5, 0.55, 0.6, 0.65, 0.7, 0.63, 0.5, 0.4), (0.1, 0.12, 0.15, 0.2, 0.22, 0.27, 0.3, 0.34)
+
+    def found(**series: tuple[float, ...]) -> bool:
+        made = [Evaluation(100 * i, "val", name, values[i]) for i in range(8) for name, values in series.items()]
+        return metric_decline(SignalView({"step": np.arange(800), "loss": np.ones(800)}, evaluations=made)) is not None
+
+    assert not found(recall=recall, precision=rising)
+    assert found(recall=recall, precision=rising[::-1])
+    assert not found(recall=recall, precision=rising[::-1], map=rising), "of a detector average precision counts"
+    assert found(recall=rising, precision=rising, map=recall)
 
 
 @every_case("seed", range(20))
@@ -203,13 +203,17 @@ def test_a_loss_that_jumps_while_the_other_metrics_rise_is_no_collapse() -> None
     assert metric_collapse(SignalView(columns, evaluations=alone)) is not None
 
 
-def test_a_recall_is_judged_only_once_the_average_precision_is_worth_something() -> None:
-    recall = (0.01, 0.02, 0.114, 0.0895, 0.062, 0.0531)  # of boxes that are right by chance
-    for best, is_judged in ((0.0018, False), (0.3, True)):
-        series = {"recall": recall, "map": (0.0, 0.2 * best, best, best, 0.9 * best, 0.8 * best), "map75": (0.0,) * 6}
-        made = [Evaluation(100 * i, "val", name, all_of[i]) for i in range(6) for name, all_of in series.items()]
-        found = metric_decline(SignalView({"step": np.arange(600), "loss": np.ones(600)}, evaluations=made))
-        assert (found is not None) is is_judged
+def test_precision_of_a_few_boxes_falls_when_a_detector_begins_to_find_many() -> None:
+    values = {
+        "metrics/precision(B)": (0.0, 0.0, 0.0, 0.69, 0.68, 0.004, 0.004),
+        "metrics/mAP50(B)": (0.0, 0.0, 0.002, 0.008, 0.002, 0.167, 0.065),
+        "metrics/mAP50-95(B)": (0.0, 0.0, 0.0, 0.001, 0.0002, 0.041, 0.01),
+        "val/box_loss": (6.9, 6.9, 5.4, 4.7, 4.5, 5.2, 5.0),
+    }
+    made = [Evaluation(100 * i, "val", name, all_of[i]) for i in range(7) for name, all_of in values.items()]
+    assert metric_collapse(SignalView({"step": np.arange(700), "loss": np.ones(700)}, evaluations=made)) is None
+    alone = [one for one in made if "precision" in one.name]
+    assert metric_collapse(SignalView({"step": np.arange(700), "loss": np.ones(700)}, evaluations=alone)) is not None
 
 
 @every_case("detector", [metric_collapse, metric_decline])
