@@ -73,6 +73,8 @@ def run_one(seed: int, kept: Path | None) -> Row:
     torch.set_num_threads(1)
     code = fault_of(seed)
     one = drawn_for(seed, code)
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{seed}-", dir=kept))
     script = Path(__file__).with_name("population_training.py")
     training = Training(
