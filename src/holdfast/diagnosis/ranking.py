@@ -87,7 +87,8 @@ def rank(
         evidence |= finding.evidence
     onset = min(finding.onset for finding in findings)
     of_journal = signs(findings, evidence, around, onset) - {"recovered"}  # that the curves say better
-    of_run = {**signs_of_run(curves, findings), **signs_of_journal(around, onset)}
+    first_nan = min((finding.onset for finding in findings if finding.code.startswith("non-finite")), default=onset)
+    of_run = {**signs_of_run(curves, findings), **signs_of_journal(around, first_nan)}
     present = {**dict.fromkeys(of_journal, ""), **signs_of(curves, findings), **of_run}
     since_good = {} if earlier is None else earlier.signs()
     present |= since_good

@@ -181,6 +181,8 @@ class Training(Members):
             else:
                 metrics.add("lr", rate)
         self._backwards = losses.count
+        if losses.count > 1:
+            metrics.backwards = losses.count
         if losses.evidence is not None:
             metrics.evidence = losses.evidence
         if not self._zero_grad_check.is_decided:

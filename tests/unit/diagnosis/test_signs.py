@@ -246,3 +246,15 @@ def test_a_finite_loss_with_a_gradient_that_is_not_speaks_of_the_backward_pass(b
     signs = signs_of_journal([{"kind": "finding", "code": "non-finite-gradient", "step": 215, "evidence": evidence}], 215)
     assert ("only-the-gradient" in signs) is expected and ("began-in-a-layer" in signs) is expected
     assert ("batch" in signs.get("only-the-gradient", "")) is (batch == "finite"), "a batch that was not read is not mentioned"
+
+
+def test_what_was_seen_at_the_first_bad_update_counts_though_an_evaluation_tells_of_an_earlier_step() -> None:
+    evidence = {"loss": 0.07, "norm": "nan", "weights": "finite", "input": "finite"}
+    row = {"kind": "finding", "code": "non-finite-gradient", "step": 148, "evidence": evidence}
+    stays = Finding("non-finite-weights", step=159, severity="critical", evidence={"onset": 148, "steps_in_a_row": 12})
+    collapsed = Finding(
+        "metric-collapse", step=190, severity="critical", evidence={"onset": 115, "split": "val", "metric": "loss"}
+    )
+    bad = Finding("non-finite-gradient", step=148, severity="critical", evidence={"onset": 148, **evidence})
+    causes = [one.cause.code for one in rank([collapsed, stays, bad], curves([0.07] * 160), around=[row])]
+    assert causes[0] == "division-by-zero" and "weights-damaged" not in causes

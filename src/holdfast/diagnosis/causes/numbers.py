@@ -46,7 +46,7 @@ LEARNING_RATE_TOO_HIGH = Cause(
     signs=("lr-jumped", "norm-exploded", "lr-huge", "lr-rising", "norms-grew", "norms-jumped", "lr-above-good"),
     against=(
         *("lr-decayed", "norms-tiny", "explained", "updates-usual", "lr-tiny", "no-update", "weights-unsound"),
-        *("jumped-at-once", "recovered"),
+        *("jumped-at-once", "recovered", "only-the-gradient"),
     ),
     ruled_out_by=("input-non-finite", "lr-zero", "before-any-update"),
     because="Updates are too large.",

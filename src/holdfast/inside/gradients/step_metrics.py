@@ -43,6 +43,7 @@ class StepMetrics:
     found_inf: float | None = None
     update_ratio: float | None = None
     untrained: tuple[Change, ...] = ()
+    backwards = 1  # passes whose gradients these are
     evidence: dict[str, Any] | None = None  # what a loss that is not finite was computed from
 
     def __init__(self, reader: DeviceReader | None) -> None:

@@ -40,6 +40,16 @@ def first_bad(order: Sequence[str], bad: Collection[str], *, loss_finite: bool) 
     return {"parameter": first, "module": _module_of(first), "began_in": began_in, "words": sentence}
 
 
+def input_evidence(order: Sequence[str], bad: Collection[str]) -> str | None:
+    """What the gradients of the first layer say of its input.
+
+    That of the weight is made of the input and what comes back, that of the bias only of what comes back.
+    """
+    if set(bad) != set(order[:1]) or len(order) < 2 or _module_of(order[0]) != _module_of(order[1]):
+        return None
+    return f"given to `{_module_of(order[0]) or order[0]}`: the gradient of its weight is not finite, that of its bias is"
+
+
 _FROM_LOSS = "The loss is not finite: it began in the forward pass. First non-finite gradient: {}."
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from torch import nn
 
 from holdfast.inside.gradients.step_metrics import StepMetrics
-from holdfast.inside.guard.failure_context import first_bad, variable_evidence, weight_evidence
+from holdfast.inside.guard.failure_context import first_bad, input_evidence, variable_evidence, weight_evidence
 from holdfast.inside.observers.batches import Batches, DrawnBatch, SavedBatches, describe, save_batches
 from holdfast.signals.recorder import Recorder
 
@@ -109,33 +109,33 @@ class Report:
             self._write("finding", code="holdfast-degraded", severity="info", evidence=evidence)
 
     def _add_context(self, evidence: dict[str, Any], step: int, metrics: StepMetrics, *, save: bool, at_once: bool) -> None:
+        of_first_layer: str | None = None
         with contextlib.suppress(Exception):  # the finding is written without what cannot be determined
-            evidence.update(self._parameter_evidence(metrics))
+            order = [name for model in self._models() for name, _ in model.named_parameters()]  # as the models register them
+            bad = self._bad_parameters(metrics)
+            if bad:
+                evidence.update({"parameter": bad[0], "bad_parameters": len(bad)})
+                evidence.update(first_bad(order, set(bad), loss_finite=not metrics.has_bad_loss))
+                of_first_layer = None if metrics.has_bad_loss else input_evidence(order, bad)
             evidence.update(self.batch_evidence(step, save=save))
             evidence.update(weight_evidence(self._models()) if at_once else {})
         if metrics.evidence is not None:
-            input_evidence = {"input": evidence.get("input")} if _is_bad_input(evidence) else {}
-            evidence.update({**metrics.evidence, **input_evidence})
+            shown = {"input": evidence["input"]} if _is_bad_input(evidence) else {}
+            evidence.update({**metrics.evidence, **shown})
         elif at_once and not _is_bad_input(evidence):
             with contextlib.suppress(Exception):
                 variables = variable_evidence(self._models())
                 if metrics.loss is not None and not metrics.has_bad_loss and variables.get("input") != "finite":
                     variables.pop("input", None)  # the loss is finite, so its inputs were: the bad variable came later
+                if metrics.backwards > 1 and variables.get("input") == "finite":
+                    variables.pop("input")  # of the last of several batches
                 evidence.update(variables)
+        if of_first_layer is not None and evidence.get("input", "unknown") == "unknown":
+            evidence["input"] = of_first_layer
 
-    def _parameter_evidence(self, metrics: StepMetrics) -> dict[str, Any]:
+    def _bad_parameters(self, metrics: StepMetrics) -> list[str]:
         each = metrics.stats.each if metrics.stats is not None else None
-        if each is None:
-            return {}
-        bad = [self._name_of(int(code)) for code in each.names[np.asarray(each.non_finite) != 0]]
-        if not bad:
-            return {}
-        order = [name for model in self._models() for name, _ in model.named_parameters()]  # as the models register them
-        return {
-            "parameter": bad[0],
-            "bad_parameters": len(bad),
-            **first_bad(order, set(bad), loss_finite=not metrics.has_bad_loss),
-        }
+        return [] if each is None else [self._name_of(int(code)) for code in each.names[np.asarray(each.non_finite) != 0]]
 
     def batch_evidence(self, step: int, *, save: bool) -> dict[str, Any]:
         """Which batch it was; with `save` it is also written to disk for a replay."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from every_case import every_case
 
-from holdfast.inside.guard.failure_context import first_bad
+from holdfast.inside.guard.failure_context import first_bad, input_evidence
 
 ORDER = ["stem.weight", "body.0.weight", "body.0.bias", "body.1.weight", "head.weight"]
 
@@ -54,3 +54,18 @@ def test_bad_here_and_there_is_told_as_it_is() -> None:
 def test_the_model_itself_has_no_name() -> None:
     found = first_bad(["scale", "head.weight"], ["scale"], loss_finite=True)
     assert (found["module"], found["began_in"]) == ("", "") and "the model itself" in found["words"]
+
+
+@every_case(
+    ("order", "bad", "expected"),
+    [
+        (["conv.weight", "conv.bias", "head.weight"], ["conv.weight"], True),
+        (["conv.weight", "conv.bias", "head.weight"], ["conv.weight", "conv.bias"], False),
+        (["conv.weight", "conv.bias", "head.weight"], ["head.weight"], False),
+        (["conv.weight", "norm.weight"], ["conv.weight"], False),  # there is no bias that tells
+    ],
+)
+def test_a_bad_weight_gradient_beside_a_finite_one_of_the_bias_tells_of_the_input(
+    order: list[str], bad: list[str], expected: bool
+) -> None:
+    assert (input_evidence(order, bad) is not None) is expected

@@ -108,3 +108,26 @@ def test_a_norm_a_summed_loss_and_gradients_that_the_loop_keeps_are_no_input(tmp
     assert found[0]["code"] == "non-finite-gradient"
     assert found[0]["evidence"]["input"] == "finite"
     assert "non-finite-input" not in {row["code"] for row in found}
+
+
+def test_of_several_batches_an_update_the_gradients_of_the_first_layer_tell_that_one_was_bad(tmp_path: Any) -> None:
+    """The variables are those of the last batch; the loss of the first one is finite, as tanh(Inf) is 1."""
+    import holdfast
+    from holdfast.signals.run_folder import RunFolder
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with holdfast.watch(model, optimizer, policy="observe", folder=tmp_path, name="run"):
+        for number in range(12):
+            inputs = torch.ones(8, 4)
+            if number == 6:
+                inputs[5, 2] = torch.inf
+            (model(inputs).square().mean() / 2).backward()
+            if number % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+    first = next(row for row in RunFolder.open(tmp_path / "run").journal if row.get("kind") == "finding")
+    assert (first["code"], first["step"]) == ("non-finite-gradient", 3)
+    said = "given to `0`: the gradient of its weight is not finite, that of its bias is"
+    assert (first["evidence"]["parameter"], first["evidence"]["input"]) == ("0.weight", said)
