@@ -124,6 +124,7 @@ def check_up(
     around, done = list(around), all_done(around)
     codes = {finding.code for finding in seen}
     findings = [*_once(seen), *(_of_ours(finding, curves) for finding in look_at(curves) if finding.code not in codes)]
+    findings = _with_dropped_rate(findings, curves.steps)
     wrong = any(finding.severity != "info" for finding in findings)
     before = earlier() if earlier is not None and wrong else None
     episodes = []
@@ -154,6 +155,15 @@ def _of_ours(finding: Finding, curves: Curves) -> Finding:
     """
     harmless = curves.source == "holdfast" and finding.code == "loss-spike" and finding.severity == "warning"
     return replace(finding, severity="info") if harmless else finding
+
+
+def _with_dropped_rate(findings: list[Finding], steps: int) -> list[Finding]:
+    """A training that had not learned when its learning rate fell to almost nothing could not learn in the half that followed."""
+    dropped = next((one for one in findings if one.code == "loss-plateau" and "lr_before" in one.evidence), None)
+    if dropped is None or 2 * dropped.onset > steps:
+        return findings
+    rates = {name: dropped.evidence[name] for name in ("lr_before", "lr")}
+    return [replace(one, evidence={**one.evidence, **rates}) if one.code == "not-learning" else one for one in findings]
 
 
 def _once(findings: Iterable[Finding]) -> list[Finding]:

@@ -41,7 +41,7 @@ def signs_of_findings(findings: Sequence[Finding]) -> dict[str, str]:
     """Those that the findings themselves hold."""
     signs: list[Sign] = []
     for finding in findings:
-        alone = "limit" in finding.evidence or finding.code == "ranks-differ"  # signs that explain nothing but this info
+        alone = finding.evidence.keys() & {"limit", "lr_before"} or finding.code == "ranks-differ"  # signs that explain only this
         if (alone or finding.severity != "info") and (words := _OF.get(finding.code)) is not None:
             signs += words({"step": finding.step, **finding.evidence})
         if finding.severity != "info" and finding.code in _EXPLAIN:
@@ -87,6 +87,7 @@ def _of_updates(curves: Curves) -> Iterable[Sign]:
 
 def _not_learning(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     if "update_ratio" not in evidence:
+        yield from _schedule(evidence)
         return
     if not evidence.get("lr"):
         yield "lr-zero", "the learning rate is 0"

@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from every_case import every_case
 
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.causes import BY_CODE, CAUSES, Fix
+from holdfast.diagnosis.checkup import check_up
 from holdfast.diagnosis.curve_sentences import sentence, sentence_of
 from holdfast.diagnosis.diagnosis import diagnose
 from holdfast.diagnosis.ranking import rank
@@ -158,3 +160,23 @@ def test_where_no_operation_is_known_the_command_that_finds_it_is_named() -> Non
     assert "`holdfast replay`" in sentence(found("non-finite-loss", **saved), curves)
     assert "replay" not in sentence(found("non-finite-loss", **saved, operation="Log"), curves)
     assert "replay" not in sentence(found("non-finite-loss", parameter="a.weight"), curves), "no batch was kept"
+
+
+@every_case(("onset", "is_cause"), [(180, True), (350, False)])
+def test_labels_are_not_blamed_where_the_learning_rate_was_next_to_nothing_for_half_of_the_run(
+    onset: int, is_cause: bool
+) -> None:
+    steps = np.arange(390)
+    curves = Curves("run", (Curve("loss", steps, np.full(390, 0.69) - 1e-5 * steps, role="loss"),))
+    stays = Finding(
+        "not-learning", step=389, severity="warning", evidence={"onset": 0, "start": 0.69, "end": 0.69, "entropy": 0.69}
+    )
+    rates = {"onset": onset, "lr_before": 0.014, "lr": 8e-8}
+    dropped = Finding("loss-plateau", step=onset + 30, severity="info", evidence=rates)
+    causes = {
+        one.findings[0]: one.cause.code
+        for episode in check_up(curves, seen=[stays, dropped]).episodes
+        for one in episode.diagnoses[:1]
+    }
+    assert (causes["not-learning"] == "learning-rate-too-low") is is_cause
+    assert causes["loss-plateau"] == "learning-rate-too-low"
