@@ -21,18 +21,18 @@ class Classifier(AutoUnit):
         optimizer = torch.optim.AdamW(module.parameters(), lr=2e-3)
         return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * len(training))
 
-    def compute_loss(self, state, data):
+    def compute_loss(self, _state, data):
         inputs, labels = data
         outputs = self.module(inputs)
         return nn.functional.cross_entropy(outputs, labels), outputs
 
-    def on_eval_start(self, state):
+    def on_eval_start(self, _state):
         self.correct = 0
 
-    def on_eval_step_end(self, state, data, step, loss, outputs):
+    def on_eval_step_end(self, _state, data, _step, _loss, outputs):
         self.correct += (outputs.argmax(1) == data[1]).sum().item()
 
-    def on_eval_end(self, state):
+    def on_eval_end(self, _state):
         print(f"epoch {self.train_progress.num_epochs_completed}: accuracy {self.correct / len(test.dataset):.4f}")
 
 
