@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from holdfast.drills.faults import find
 from holdfast.drills.faults.duplicated_split import DuplicatedSplit
 from holdfast.drills.injection.context import FaultContext
+from holdfast.drills.injection.facts import Facts
 from holdfast.drills.injection.injector import Injector
 from holdfast.drills.plan import Plan, Planned
 from holdfast.errors import CannotHappen
@@ -354,6 +355,23 @@ def test_the_inputs_of_a_detector_are_its_images_not_its_boxes(tmp_path: Path) -
     assert not changed["images"].any() and changed["boxes"][0] is batch["boxes"][0] and changed["cls"] is batch["cls"]
     with pytest.raises(CannotHappen):
         context.change_inputs({"img": torch.zeros(4, 3, dtype=torch.uint8), "bboxes": torch.rand(4, 4)}, torch.Tensor.zero_)
+
+
+def test_the_inputs_of_a_batch_that_begins_with_sample_numbers_come_after_them(tmp_path: Path) -> None:
+    context, mask = FaultContext(tmp_path, 0), torch.ones(4, 8, 2)
+    numbers, series, kept = context.change_inputs([torch.tensor([7, 0, 3, 5]), torch.rand(4, 8, 2), mask], torch.Tensor.zero_)
+    assert numbers.tolist() == [7, 0, 3, 5] and not series.any() and kept is mask
+    for first in (torch.tensor([1, 0, 1, 1]), torch.tensor([[1, 2]] * 4)):  # words and users, with what they stand for
+        with pytest.raises(CannotHappen):
+            context.change_inputs((first, torch.rand(4, 2)), torch.Tensor.zero_)
+
+
+def test_half_precision_that_is_switched_off_is_none() -> None:
+    facts = Facts()
+    facts.precision_chosen(torch.autocast("cpu", torch.float16, enabled=False))
+    assert "half" not in facts.have
+    facts.precision_chosen(torch.autocast("cpu", torch.float16))
+    assert "half" in facts.have
 
 
 def test_evaluations_whose_batches_are_built_otherwise_get_none_of_the_training(tmp_path: Path) -> None:
