@@ -105,6 +105,8 @@ def _untrained(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield "optimizer-misses-some", f"no optimizer holds {names}"
         is_all = evidence.get("count") == evidence.get("of")
         yield "left-out-behind", "the optimizer holds no parameter of the model" if is_all else "the layers before are trained"
+    elif evidence.get("why") == "unused-head":
+        yield "loss-skips-head", "all layers before get gradients"
     else:
         yield "requires-no-gradient", f"no gradient reaches {names}"
 
