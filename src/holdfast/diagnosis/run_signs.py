@@ -41,9 +41,10 @@ def signs_of_findings(findings: Sequence[Finding]) -> dict[str, str]:
     """Those that the findings themselves hold."""
     signs: list[Sign] = []
     for finding in findings:
-        alone = "limit" in finding.evidence or finding.code == "ranks-differ"  # signs that explain nothing but this info
+        evidence = finding.evidence
+        alone = "limit" in evidence or evidence.get("why") == "unused-head" or finding.code == "ranks-differ"  # explain this only
         if (alone or finding.severity != "info") and (words := _OF.get(finding.code)) is not None:
-            signs += words({"step": finding.step, **finding.evidence})
+            signs += words({"step": finding.step, **evidence})
         if finding.severity != "info" and finding.code in _EXPLAIN:
             signs.append(("explained", ""))
     return dict(signs)
