@@ -20,7 +20,7 @@ from holdfast.drills.injection.context import FaultContext
 from holdfast.drills.injection.facts import Facts
 from holdfast.drills.injection.injector import Injector
 from holdfast.drills.plan import Plan, Planned
-from holdfast.errors import CannotHappen
+from holdfast.errors import CannotHappen, NotHere
 
 AT, PASSES, STEPS = 8, 3, 18
 RATE = 0.01
@@ -380,6 +380,16 @@ def test_evaluations_whose_batches_are_built_otherwise_get_none_of_the_training(
     assert fault.held_out_batch({"img": torch.rand(2, 3)}, context)["img"].shape == (2, 3)
     with pytest.raises(CannotHappen):
         fault.held_out_batch({"img": torch.rand(4, 3), "ratio": [1.0]}, context)
+
+
+def test_evaluations_that_have_fewer_tensors_in_a_batch_keep_their_own(tmp_path: Path) -> None:
+    fault, context = DuplicatedSplit(), FaultContext(tmp_path, 0)
+    fault.batch([torch.arange(4), torch.rand(4, 3), torch.rand(4, 3)], context)
+    with pytest.raises(CannotHappen):
+        fault.held_out_batch([torch.arange(4), torch.rand(4, 3)], context)
+    assert len(fault.held_out_batch([torch.arange(2), torch.rand(2, 3), torch.rand(2, 3)], context)) == 3
+    with pytest.raises(NotHere):
+        fault.held_out_batch([torch.arange(4), torch.rand(4, 3)], context)
 
 
 class Scaled(nn.Module):
