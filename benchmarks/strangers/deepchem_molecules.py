@@ -10,13 +10,16 @@ from rdkit import Chem
 from rdkit.Chem import Descriptors
 
 PACKAGE = "deepchem"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 np.random.seed(0)
 torch.manual_seed(0)
 rings = ("c1cc({})ccc1{}", "c1nc({})ccc1{}", "C1CC({})CNC1{}", "c1sc({})cc1{}", "C1C({})CCC1{}", "c1ccc2c({})cccc2c1{}")
-groups = "C CC C(C)C O OC N N(C)C F Cl Br C#N C(=O)O C(=O)N C(F)(F)F S(=O)(=O)N C(=O)OC CCO CCN OCC SC".split()
+groups = [
+    "C", "CC", "C(C)C", "O", "OC", "N", "N(C)C", "F", "Cl", "Br",
+    "C#N", "C(=O)O", "C(=O)N", "C(F)(F)F", "S(=O)(=O)N", "C(=O)OC", "CCO", "CCN", "OCC", "SC",
+]  # fmt: skip
 molecules = [ring.format(*pair) for ring in rings for pair in itertools.product(groups, repeat=2)]
 parsed = [Chem.MolFromSmiles(molecule) for molecule in molecules]
 properties = [[Descriptors.MolLogP(one), Descriptors.TPSA(one), Descriptors.MolMR(one)] for one in parsed]

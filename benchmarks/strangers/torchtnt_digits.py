@@ -12,7 +12,7 @@ from torchtnt.framework.fit import fit
 from torchtnt.utils.env import seed
 
 PACKAGE = "torchtnt"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 
