@@ -10,7 +10,7 @@ from pypots.utils.random import set_random_seed
 from sklearn.datasets import load_digits
 
 PACKAGE = "pypots"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 set_random_seed(0)
