@@ -145,7 +145,7 @@ def _with_loss(
         is_lost = (
             len(newest) >= sustained
             and middle(newest) - normal.value > lost * (early - normal.value)
-            and rise_in_errors(usual_then, newest) > _ERRORS
+            and (rise_in_errors(usual_then, newest) > _ERRORS or middle(newest) > usual_then.max())  # it falls again: no noise
         )
     else:
         is_lost = early > normal.value + sigmas * normal.noise and high[-_NEWEST:].all() and np.sum(high) >= sustained

@@ -13,6 +13,7 @@ _WHY = {
     "no-gradient": "no gradient reaches {names}, though an optimizer holds {them}",
     "no-optimizer": "no optimizer holds {names}",
     "frozen": "{names} {are} frozen",
+    "unused-head": "the loss does not use {names}; everything before {them} gets gradients",
 }
 
 

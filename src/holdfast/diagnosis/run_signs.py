@@ -41,9 +41,11 @@ def signs_of_findings(findings: Sequence[Finding]) -> dict[str, str]:
     """Those that the findings themselves hold."""
     signs: list[Sign] = []
     for finding in findings:
-        alone = finding.evidence.keys() & {"limit", "lr_before"} or finding.code == "ranks-differ"  # signs that explain only this
+        evidence = finding.evidence
+        of_itself = evidence.keys() & {"limit", "lr_before"} or evidence.get("why") == "unused-head"  # signs of nothing else
+        alone = of_itself or finding.code == "ranks-differ"
         if (alone or finding.severity != "info") and (words := _OF.get(finding.code)) is not None:
-            signs += words({"step": finding.step, **finding.evidence})
+            signs += words({"step": finding.step, **evidence})
         if finding.severity != "info" and finding.code in _EXPLAIN:
             signs.append(("explained", ""))
     return dict(signs)
@@ -106,6 +108,8 @@ def _untrained(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield "optimizer-misses-some", f"no optimizer holds {names}"
         is_all = evidence.get("count") == evidence.get("of")
         yield "left-out-behind", "the optimizer holds no parameter of the model" if is_all else "the layers before are trained"
+    elif evidence.get("why") == "unused-head":
+        yield "loss-skips-head", "all layers before get gradients"
     else:
         yield "requires-no-gradient", f"no gradient reaches {names}"
 

@@ -286,7 +286,7 @@ STACKS = Table(
         _string("thread_name", "the thread's name"),
         _int("holds_gil", "1 if the thread holds the GIL"),
         _int("active", "1 if the thread is computing, 0 if it is waiting"),
-        _string("call", "system call in which the thread waits, and its file"),
+        _string("call", "system call in which the thread waits, and its file; running if it is in none"),
         _int("depth", "0 is the innermost frame"),
         _string("func", "function name"),
         _string("file", "file; for a native frame, the library"),

@@ -130,6 +130,21 @@ def test_an_optimizer_whose_parameters_get_no_gradient_is_a_mistake() -> None:
     assert found is not None and found.severity == "warning"
 
 
+def test_last_layers_without_a_gradient_are_a_head_that_the_loss_does_not_use() -> None:
+    found = _untrained(("no-gradient", 4), ("no-gradient", 5))
+    assert found is not None and found.severity == "info" and found.evidence["why"] == "unused-head"
+    for others in ([3, 4], [1, 4, 5], [3, 4, 5]):  # something behind them is trained; something else is not; half of the model
+        found = _untrained(*(("no-gradient", position) for position in others))
+        assert found is not None and found.severity == "warning", others
+
+
+def test_last_layers_that_lost_their_gradients_are_no_unused_head() -> None:
+    run = sampled({f"{position}.weight": lambda: 1.0 for position in range(6)})
+    run.add_untrained(1, "5.weight", "no-gradient", 5, 6)
+    found = parameters_not_trained(run)
+    assert found is not None and found.severity == "warning"
+
+
 @every_case("why", ["frozen", "no-optimizer"])
 def test_first_layers_left_alone_are_a_remark(why: str) -> None:
     found = _untrained((why, 0), (why, 1))

@@ -43,6 +43,14 @@ def test_weights_a_hundredth_as_large_are_told_though_most_of_the_loss_is_learne
     assert weights_jump(view(loss=loss, norm=np.where(STEPS < 150, GROWING, 0.6 * GROWING))) is None, "updates may do that"
 
 
+def test_weights_that_jumped_are_told_while_the_loss_falls_so_fast_again_that_it_looks_like_noise() -> None:
+    learned = 0.008 + 2.0 * np.exp(-STEPS / 15) + 0.1 * np.abs(NOISE)
+    loss = np.where(STEPS < 160, learned, 1.3 * np.exp(-np.maximum(STEPS - 160, 0) / 4) + 0.1 * np.abs(NOISE))[:176]
+    jumped = view(loss=np.pad(loss, (0, 64)), norm=np.where(STEPS < 160, GROWING, 8 * GROWING))
+    until = SignalView({name: jumped.column(name)[:176] for name in ("step", "loss", "weight_norm", "update_ratio", "lr")})
+    assert weights_jump(until) is not None
+
+
 def test_weights_a_hundredth_as_large_are_told_though_the_loss_is_so_noisy_that_single_values_say_nothing() -> None:
     noisy = 0.12 + NOISE + 0.045 * np.exp(-STEPS / 60)
     lost = np.where(STEPS < 150, noisy, 0.19 + NOISE)

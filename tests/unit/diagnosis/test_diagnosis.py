@@ -59,6 +59,13 @@ def test_a_clock_that_is_wrong_has_its_cause_though_it_is_only_an_info() -> None
     assert diagnose([Finding("ranks-differ", step=1, severity="info", evidence=evidence)]).causes == ("clock-differs",)
 
 
+def test_an_unused_head_is_no_layer_that_is_frozen_by_mistake() -> None:
+    evidence = {"why": "unused-head", "count": 2, "of": 8, "parameters": ["head.weight", "head.bias"]}
+    report = diagnose([Finding("parameters-not-trained", step=60, severity="info", evidence=evidence)])
+    assert report.causes == ("head-unused",)
+    assert "the loss does not use head.weight, head.bias" in sentence_of("parameters-not-trained", 60, evidence)
+
+
 def test_a_machine_that_stopped_answering_is_no_crash() -> None:
     evidence = {"node": 1, "host": "node1", "lost_ranks": [2, 3], "seconds": 61.0, "ended": "node 1 was not heard of for 61 s."}
     assert diagnose([Finding("process-died", step=9, severity="critical", evidence=evidence)]).causes == ("machine-lost",)

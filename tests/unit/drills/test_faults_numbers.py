@@ -17,9 +17,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from holdfast.drills.faults import find
 from holdfast.drills.faults.duplicated_split import DuplicatedSplit
 from holdfast.drills.injection.context import FaultContext
+from holdfast.drills.injection.facts import Facts
 from holdfast.drills.injection.injector import Injector
 from holdfast.drills.plan import Plan, Planned
-from holdfast.errors import CannotHappen
+from holdfast.errors import CannotHappen, NotHere
 
 AT, PASSES, STEPS = 8, 3, 18
 RATE = 0.01
@@ -356,12 +357,39 @@ def test_the_inputs_of_a_detector_are_its_images_not_its_boxes(tmp_path: Path) -
         context.change_inputs({"img": torch.zeros(4, 3, dtype=torch.uint8), "bboxes": torch.rand(4, 4)}, torch.Tensor.zero_)
 
 
+def test_the_inputs_of_a_batch_that_begins_with_sample_numbers_come_after_them(tmp_path: Path) -> None:
+    context, mask = FaultContext(tmp_path, 0), torch.ones(4, 8, 2)
+    numbers, series, kept = context.change_inputs([torch.tensor([7, 0, 3, 5]), torch.rand(4, 8, 2), mask], torch.Tensor.zero_)
+    assert numbers.tolist() == [7, 0, 3, 5] and not series.any() and kept is mask
+    for first in (torch.tensor([1, 0, 1, 1]), torch.tensor([[1, 2]] * 4)):  # words and users, with what they stand for
+        with pytest.raises(CannotHappen):
+            context.change_inputs((first, torch.rand(4, 2)), torch.Tensor.zero_)
+
+
+def test_half_precision_that_is_switched_off_is_none() -> None:
+    facts = Facts()
+    facts.precision_chosen(torch.autocast("cpu", torch.float16, enabled=False))
+    assert "half" not in facts.have
+    facts.precision_chosen(torch.autocast("cpu", torch.float16))
+    assert "half" in facts.have
+
+
 def test_evaluations_whose_batches_are_built_otherwise_get_none_of_the_training(tmp_path: Path) -> None:
     fault, context = DuplicatedSplit(), FaultContext(tmp_path, 0)
     fault.batch({"img": torch.rand(4, 3)}, context)
     assert fault.held_out_batch({"img": torch.rand(2, 3)}, context)["img"].shape == (2, 3)
     with pytest.raises(CannotHappen):
         fault.held_out_batch({"img": torch.rand(4, 3), "ratio": [1.0]}, context)
+
+
+def test_evaluations_that_have_fewer_tensors_in_a_batch_keep_their_own(tmp_path: Path) -> None:
+    fault, context = DuplicatedSplit(), FaultContext(tmp_path, 0)
+    fault.batch([torch.arange(4), torch.rand(4, 3), torch.rand(4, 3)], context)
+    with pytest.raises(CannotHappen):
+        fault.held_out_batch([torch.arange(4), torch.rand(4, 3)], context)
+    assert len(fault.held_out_batch([torch.arange(2), torch.rand(2, 3), torch.rand(2, 3)], context)) == 3
+    with pytest.raises(NotHere):
+        fault.held_out_batch([torch.arange(4), torch.rand(4, 3)], context)
 
 
 class Scaled(nn.Module):

@@ -13,7 +13,7 @@ def parameters_not_trained(run: RunView, *, steps: int = 48, share: float = 0.1,
     parameters that no optimizer holds *behind* some that are trained (a layer that was replaced after the optimizer was
     made), or an optimizer that holds no parameter of the model at all any more. Layers that are frozen, or missing from the
     optimizer before the first one that is trained, are fine-tuning; `few` of them are constants of the model. A gradient that is
-    exactly 0 in every sample is none.
+    exactly 0 in every sample is none. The last layers, where all others are trained, are a head that the loss does not use.
     """
     out = _zero_gradients(run, steps)
     out |= {name: one for name, one in run.untrained.items() if run.step - one.since >= steps}
@@ -25,6 +25,8 @@ def parameters_not_trained(run: RunView, *, steps: int = 48, share: float = 0.1,
         by_reason.setdefault(one.why, []).append(name)
     behind = _behind_trained(out, of)
     cut_off = len(by_reason.get("no-gradient", ())) >= share * of
+    if _is_unused_head(run, out, of):
+        cut_off, by_reason = False, {"unused-head": list(out)}
     why = "no-optimizer" if behind else "no-gradient" if cut_off else max(by_reason, key=lambda reason: len(by_reason[reason]))
     if why == "frozen" and len(by_reason[why]) < few * of:
         return None
@@ -50,6 +52,19 @@ def _zero_gradients(run: RunView, steps: int, *, samples: int = 3) -> dict[str, 
         elif others and len(seen.steps) >= samples and seen.steps[-1] - seen.steps[0] >= steps:
             out[name] = Untrained("no-gradient", seen.steps[0], position, len(run.parameters))
     return out
+
+
+def _is_unused_head(run: RunView, out: dict[str, Untrained], of: int) -> bool:
+    """Whether these are the last layers, fewer than half, never had a gradient, and all before them have one.
+
+    Had they been cut off from a loss that uses them, the layers before would have no gradient either.
+    """
+    never = all(
+        one.why == "no-gradient" and not any(run.parameters[name].grad_norm if name in run.parameters else ())
+        for name, one in out.items()
+    )
+    last = sorted(one.position for one in out.values()) == list(range(of - len(out), of))
+    return never and last and 2 * len(out) < of
 
 
 def _behind_trained(out: dict[str, Untrained], of: int) -> list[str]:

@@ -138,10 +138,19 @@ LOSS_REPLACED = Cause(
     likely=0.8,
     fixes=(Fix("check what the loss function returns for NaN and for an empty batch, and the samples of that batch"),),
 )
+HEAD_UNUSED = Cause(
+    code="head-unused",
+    seen_by=("parameters-not-trained",),
+    needs=("loss-skips-head",),
+    signs=("loss-skips-head",),
+    because="The last layers are a head that the loss does not use, such as an auxiliary output.",
+    likely=0.8,
+    fixes=(Fix("add the output to the loss if it should be learned; else no change is needed"),),
+)
 NO_GRADIENTS = Cause(
     code="parameters-without-gradients",
     seen_by=("not-learning", "parameters-not-trained"),
-    ruled_out_by=("losses-had-a-graph",),
+    ruled_out_by=("losses-had-a-graph", "loss-skips-head"),
     signs=("norms-tiny", "metric-constant", "at-chance"),
     against=("updates-usual", "lr-tiny"),
     because="Updates do not reach the weights: they are frozen, detached, or not in the optimizer.",
@@ -205,7 +214,7 @@ TOO_LITTLE_AUGMENTATION = Cause(
 OTHER_PARAMETERS = Cause(
     code="optimizer-holds-other-parameters",
     seen_by=("not-learning", "parameters-not-trained"),
-    ruled_out_by=("losses-had-a-graph",),
+    ruled_out_by=("losses-had-a-graph", "loss-skips-head"),
     signs=("optimizer-misses-some", "left-out-behind", "no-update"),
     because="The optimizer was created from another copy of the model, or before its last layer was added.",
     likely=0.15,
@@ -214,7 +223,7 @@ OTHER_PARAMETERS = Cause(
 FROZEN = Cause(
     code="frozen-by-mistake",
     seen_by=("parameters-not-trained",),
-    ruled_out_by=("losses-had-a-graph",),
+    ruled_out_by=("losses-had-a-graph", "loss-skips-head"),
     signs=("requires-no-gradient",),
     because="requires_grad is False, the layers run under no_grad or before a detach, or they are in a plain Python list.",
     likely=0.35,
@@ -281,6 +290,7 @@ OF_LEARNING = (
     CAPACITY_TOO_SMALL,
     LABELS_WRONG,
     LABELS_UNRELATED,
+    HEAD_UNUSED,
     NO_GRADIENTS,
     SATURATED,
     TO_SETTLE,

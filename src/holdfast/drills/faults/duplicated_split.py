@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from holdfast.drills.fault import CannotHappen, Expected, Fault
+from holdfast.drills.fault import CannotHappen, Expected, Fault, NotHere
 from holdfast.drills.injection.context import FaultContext
 
 _KEPT = 32  # batches
@@ -39,13 +39,19 @@ class DuplicatedSplit(Fault):
         """Samples out of all that were kept, as many as the batch has; where they cannot be mixed, whole batches."""
         if not self._kept:
             return batch
-        if _build(batch) != _build(self._kept[0]):
-            raise CannotHappen("evaluations have batches of another build")
+        if _parts(batch) != _parts(self._kept[0]):
+            raise (NotHere if self._next else CannotHappen)("evaluations have batches of another build")
         self._next += 1
         try:
             return _mixed(self._kept, batch, self._next)
         except (TypeError, ValueError, RuntimeError, IndexError):
             return self._kept[self._next % len(self._kept)]
+
+
+def _parts(batch: Any) -> Any:
+    """The build of each of its parts: a list of tensors has as many in every batch."""
+    is_row = isinstance(batch, list | tuple) and all(isinstance(part, torch.Tensor) for part in batch)
+    return [_build(part) for part in batch] if is_row else _build(batch)
 
 
 def _build(batch: Any) -> Any:

@@ -123,8 +123,10 @@ class FaultContext:
             inputs = {name: value for name, value in batch.items() if name not in _TARGETS}
             return _with(batch, _change_floats(inputs, change))
         if isinstance(batch, list | tuple) and not hasattr(batch, "_fields") and batch:
-            first = self.change_inputs(batch[0], change) if len(batch) == 1 else _change_floats(batch[0], change)
-            return type(batch)([first, *batch[1:]])
+            numbered = len(batch) > 1 and _are_sample_numbers(batch[0], batch[1])
+            before, inputs, after = batch[:numbered], batch[numbered], batch[numbered + 1 :]
+            changed = self.change_inputs(inputs, change) if len(batch) == 1 else _change_floats(inputs, change)
+            return type(batch)([*before, changed, *after])
         return _change_floats(batch, change)
 
     def has_floats(self, batch: Any) -> bool:
@@ -151,6 +153,14 @@ class FaultContext:
             if isinstance(last, torch.Tensor) and not last.is_floating_point() and not _is_mask(last):
                 return type(batch)([*batch[:-1], _changed(last, change)])
         raise CannotHappen("the batches have no labels")
+
+
+def _are_sample_numbers(numbers: Any, inputs: Any) -> bool:
+    """Whether a batch begins with the places of its samples in the data set, all different, and their inputs follow."""
+    if not (isinstance(numbers, torch.Tensor) and isinstance(inputs, torch.Tensor)) or numbers.is_floating_point():
+        return False
+    alone = numbers.dim() == 1 and inputs.dim() > 1 and inputs.is_floating_point()
+    return alone and len(numbers) == len(inputs) == len(set(numbers.tolist()))
 
 
 def _is_mask(values: torch.Tensor) -> bool:

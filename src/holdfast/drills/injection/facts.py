@@ -54,9 +54,9 @@ class Facts:
         if arguments.get("num_workers"):
             self.have |= {"workers", "several-workers"} if arguments["num_workers"] > 1 else {"workers"}
 
-    def precision_chosen(self, dtype: torch.dtype | None) -> None:
-        """An `autocast` was entered."""
-        if dtype is torch.float16:
+    def precision_chosen(self, autocast: Any) -> None:
+        """An `autocast` was entered; many trainers enter one that is switched off."""
+        if getattr(autocast, "_enabled", False) and getattr(autocast, "fast_dtype", None) is torch.float16:
             self.have.add("half")
 
     def batch_seen(self, batch: Any, context: FaultContext, *, training: bool) -> None:

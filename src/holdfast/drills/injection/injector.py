@@ -194,7 +194,7 @@ class Injector:
 
     def _autocast(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __enter__(autocast: Any) -> Any:
-            self.facts.precision_chosen(getattr(autocast, "fast_dtype", None))
+            self.facts.precision_chosen(autocast)
             return original(autocast)
 
         return __enter__

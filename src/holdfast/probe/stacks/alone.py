@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from holdfast.probe.stacks.frames import Frame, ProcessStacks, Thread
 from holdfast.probe.stacks.locks import Wait, circle, waits
+from holdfast.probe.stacks.system_call import RUNNING
 from holdfast.probe.stacks.verdict import Look, Verdict
 from holdfast.probe.stacks.whereabouts import (
     doing,
@@ -179,8 +180,11 @@ def _loops(look: Look, stacks: ProcessStacks) -> Verdict | None:
 
 
 def _computes(main: Thread, before: Thread | None) -> bool:
-    """Whether a thread runs: in both looks, or in one of them if it has moved; a thread that waits wakes up when it is read."""
-    runs = [thread.active or thread.holds_gil for thread in (main, before) if thread is not None]
+    """Whether a thread runs: in both looks, or in one of them if it has moved; a thread that waits wakes up when it is read.
+
+    On a busy machine, one that waits for its turn to run Python looks idle in some looks, though it is in no system call.
+    """
+    runs = [thread.active or thread.holds_gil or thread.call == RUNNING for thread in (main, before) if thread is not None]
     return all(runs) or (any(runs) and before is not None and _at(before) != _at(main))
 
 

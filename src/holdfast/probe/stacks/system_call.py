@@ -66,13 +66,16 @@ _NUMBERS = {
     },
 }
 _LONGEST_PATH = 4096
+RUNNING = "running"
 
 
 def system_call(pid: int, thread: int) -> str | None:
-    """`read FILE`, `open FILE`, `poll`, `sleep`, …; None if it runs, or this system does not tell."""
+    """`read FILE`, `open FILE`, `poll`, `sleep`, …; `running` if it is in none; None if this system does not tell."""
     names = _NUMBERS.get(platform.machine(), {})
     with contextlib.suppress(OSError, ValueError):
         fields = Path(f"/proc/{pid}/task/{thread}/syscall").read_text().split()
+        if fields == [RUNNING]:
+            return RUNNING
         if not fields or not fields[0].isdigit() or (name := names.get(int(fields[0]))) is None:
             return None
         arguments = [int(word, 16) for word in fields[1:]]

@@ -143,6 +143,13 @@ def test_a_computation_is_only_called_endless_when_a_step_is_overdue() -> None:
     assert explain(runs, again=runs, state=late(0)).code == "hang"
 
 
+@every_case(("call", "kind"), [("running", "loop"), ("futex", "wait")])
+def test_a_loop_that_looks_idle_while_other_threads_run_is_in_no_system_call(call: str, kind: str) -> None:
+    frame = Frame("search", "/job/a.py", 4)
+    first, second = (rank(0, frame, threads=(thread(1000, frame, **more),)) for more in ({"call": call}, {"active": True}))
+    assert explain([first], again=[second], state=late(0)).evidence["kind"] == kind
+
+
 @every_case(
     ("frame", "code"),
     [
