@@ -13,22 +13,13 @@ _WINDOW = 256  # steps after the jump that are looked at
 
 
 def lr_jump(
-    signals: SignalView,
-    *,
-    times: float = 10.0,
-    settled: int = 32,
-    at_least: int = 32,
-    errors: float = 4.0,
-    lost: float = 0.1,
-    at_once: int = 8,
-    much: float = 0.25,
+    signals: SignalView, *, times: float = 10.0, settled: int = 32, at_least: int = 32, errors: float = 4.0, lost: float = 0.1
 ) -> Finding | None:
     """The learning rate jumped to `times` all it had been in at least `settled` steps, and the loss has been higher since.
 
     Higher by `errors` standard errors, and by `lost` of what had been learned; by one standard error where the weights have
-    become twice as large since. That takes `at_least` steps; `at_once` are enough where `much` of it was lost. A warm-up at a
-    small constant rate ends with such a jump too, but then the loss falls. A rise without a jump must be much larger:
-    `loss_divergence`.
+    become twice as large since. A warm-up at a small constant rate ends with such a jump too, but then the loss falls. A rise
+    without a jump must be much larger: `loss_divergence`.
     """
     steps, lr = signals.last("lr", _WINDOW + 1)
     places = np.flatnonzero((lr[1:] > times * lr[:-1]) & (lr[:-1] > 0)) + 1
@@ -42,16 +33,14 @@ def lr_jump(
     at = int(steps[highest])
     loss_at, loss = signals.last("loss", _WINDOW + settled)
     before, after = loss[loss_at < at][-settled:], loss[loss_at >= at]
-    if len(before) < settled or len(after) < at_once or not np.isfinite(before).all() or not np.isfinite(after).all():
+    if len(before) < settled or len(after) < at_least or not np.isfinite(before).all() or not np.isfinite(after).all():
         return None
     normal, level, early = middle(before), middle(after[-_WINDOW // 2 :]), middle(signals.first("loss", 10)[1])
     rise = rise_in_errors(before, after[-_WINDOW // 2 :])
-    if len(after) >= at_least and _weights_grew(signals, at):
+    if _weights_grew(signals, at):
         is_higher = rise >= 1.0
     else:
-        learned, size = early - normal, abs(normal)
-        least = lost * max(learned, size / 5) if len(after) >= at_least else much * max(learned, size)
-        is_higher = rise >= errors and level - normal >= least
+        is_higher = rise >= errors and level - normal >= lost * max(early - normal, abs(normal) / 5)
     if not is_higher:
         return None
     rates = learning_rates(signals, at, since=at)

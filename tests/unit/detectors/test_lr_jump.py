@@ -41,14 +41,6 @@ def test_a_schedule_that_begins_again_does_not_hide_the_jump_before() -> None:
     assert found is not None and found.onset == 250
 
 
-@every_case(("rise", "steps", "is_seen"), [(0.8, 10, True), (0.8, 6, False), (0.3, 10, False), (0.3, 40, True)])
-def test_the_more_is_lost_the_sooner_a_jump_is_reported(rise: float, steps: int, is_seen: bool) -> None:
-    jumped = np.where(np.arange(400) < 400 - steps, 1e-3, 1e-1)
-    noise = np.random.default_rng(0).normal(0, 0.03, 400)
-    loss = 0.2 + 2.0 * np.exp(-STEPS / 80) + noise + np.where(jumped > 1e-3, rise, 0.0)
-    assert (lr_jump(SignalView({"step": STEPS, "loss": loss, "lr": jumped})) is not None) is is_seen
-
-
 @every_case(
     ("rise", "lr"),
     [
