@@ -40,7 +40,7 @@ def masked() -> torch.Tensor:
 
 
 def attention_that_overflows() -> torch.Tensor:
-    """The log-sum-exp that it keeps for its backward pass is NaN, and is no input."""
+    """The log-sum-exp that it keeps for its backward pass is NaN; it is not an input."""
     query, key, value = (torch.randn(2, 2, 8, 4).requires_grad_() * size for size in (1e25, 1e25, 1.0))
     return F.scaled_dot_product_attention(query, key, value).mean()
 
