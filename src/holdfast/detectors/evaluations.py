@@ -66,11 +66,11 @@ def has_found_nothing(high: Mapping[str, Sequence[float] | Floats]) -> bool:
     by chance: until its average precision is worth something, nothing is judged. What is negative is no such metric (a
     log-likelihood).
     """
-    metrics = [[value for value in high[name] if math.isfinite(value)] for name in telling(high)]
+    metrics = [[value for value in high[name] if math.isfinite(value)] for name in main_metrics(high)]
     return bool(metrics) and all(0.0 <= value <= NOTHING_YET for values in metrics for value in values)
 
 
-def telling(names: Iterable[str]) -> list[str]:
+def main_metrics(names: Iterable[str]) -> list[str]:
     """The metrics that tell whether a model finds anything: average precision where it is measured, else all."""
     every = list(names)
     return [name for name in every if _AVERAGE_PRECISION.search(name)] or every

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from holdfast.detectors.evaluations import IN_A_ROW, clear_fall, has_found_nothing, is_nothing_yet, telling
+from holdfast.detectors.evaluations import IN_A_ROW, clear_fall, has_found_nothing, is_nothing_yet, main_metrics
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.loss_divergence import rate_restarted
 from holdfast.signals.metric_direction import better
@@ -58,7 +58,7 @@ def judged(signals: SignalView) -> Iterator[tuple[str, str, str]]:
     """
     for split in HELD_OUT:
         names = [name for of, name in signals.metrics() if of == split]
-        main = telling(name for name in names if better(name) == "higher")
+        main = main_metrics(name for name in names if better(name) == "higher")
         yield from ((split, name, way) for name in names if (way := better(name)) == "lower" or (way and name in main))
 
 

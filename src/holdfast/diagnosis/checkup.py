@@ -124,7 +124,7 @@ def check_up(
     around, done = list(around), all_done(around)
     codes = {finding.code for finding in seen}
     findings = [*_once(seen), *(_of_ours(finding, curves) for finding in look_at(curves) if finding.code not in codes)]
-    findings = _with_dropped_rate(findings, curves.steps)
+    findings = _with_dropped_lr(findings, curves.steps)
     wrong = any(finding.severity != "info" for finding in findings)
     before = earlier() if earlier is not None and wrong else None
     episodes = []
@@ -157,7 +157,7 @@ def _of_ours(finding: Finding, curves: Curves) -> Finding:
     return replace(finding, severity="info") if harmless else finding
 
 
-def _with_dropped_rate(findings: list[Finding], steps: int) -> list[Finding]:
+def _with_dropped_lr(findings: list[Finding], steps: int) -> list[Finding]:
     """A training that had not learned when its learning rate fell to almost nothing could not learn in the half that followed."""
     dropped = next((one for one in findings if one.code == "loss-plateau" and "lr_before" in one.evidence), None)
     if dropped is None or 2 * dropped.onset > steps:

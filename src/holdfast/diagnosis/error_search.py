@@ -110,20 +110,20 @@ class ErrorSearch:
                 if wording.text.is_frame:
                     self._frame = wording.text if self._in_traceback else None
                     return
-                self._add(self._told_by_frame(wording.text) if raised else wording.text, _around(line, match))
+                self._add(self._more_specific(wording.text) if raised else wording.text, _around(line, match))
                 self._explained = self._in_traceback
                 if raised or (self._raised is not None and self._lines - self._raised[1] < _MESSAGE):
                     self._raised = None
                 return
-        if raised and self._frame is not None and not self._frame.of:
+        if raised and self._frame is not None and not self._frame.only_with:
             self._add(self._frame, _shortened(line))
         elif raised and not self._explained:
             self._raised = (_shortened(line), self._lines)
 
-    def _told_by_frame(self, error: KnownText) -> KnownText:
+    def _more_specific(self, error: KnownText) -> KnownText:
         """What a frame of the traceback says of its error, where that tells more; else the error itself."""
         frame = self._frame
-        if frame is not None and (frame.of == error.name if frame.of else error.kind < ERROR):
+        if frame is not None and (frame.only_with == error.name if frame.only_with else error.kind < ERROR):
             return frame
         return error
 

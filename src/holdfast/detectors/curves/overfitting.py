@@ -8,7 +8,7 @@ import numpy as np
 
 from holdfast.detectors.curves.curve_finding import curve_finding
 from holdfast.detectors.curves.shape import Shape
-from holdfast.detectors.evaluations import NOTHING_YET, telling
+from holdfast.detectors.evaluations import NOTHING_YET, main_metrics
 from holdfast.detectors.finding import Finding
 from holdfast.signals.curves import HELD_OUT, Curves
 
@@ -35,7 +35,7 @@ def overfitting(
     if val is None or train is None:
         return
     named = {curve.name: curve.finite() for curve in curves.of("metric", *HELD_OUT) if curve.better == "higher"}
-    high = [named[name] for name in telling(named)]
+    high = [named[name] for name in main_metrics(named)]
     found = [curve.steps[(curve.values > NOTHING_YET) | (curve.values < 0.0)] for curve in high]
     since = min((float(steps[0]) for steps in found if len(steps)), default=np.inf if high else -np.inf)
     held, learned = Shape(val.since(since)), Shape(train)

@@ -40,7 +40,7 @@ class KnownText:
     fix: str
     kind: int = ERROR
     is_frame: bool = False  # its wordings are frames of a traceback: the error in which that ends is meant
-    of: str = ""  # of a frame: the name of the known text that this error must be; else it is any
+    only_with: str = ""  # of a frame: the name of the known text that its error must be; else any error
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ OF_SHAPES = (
         "A label is negative or not smaller than the number of classes: the embedding of the classes has no row for it.",
         "Labels must be 0 … classes − 1: count from 0, and set num_classes (num_labels) to the number of classes in the data.",
         is_frame=True,
-        of="index-out-of-range",
+        only_with="index-out-of-range",
     ),
     KnownText(
         "text-too-long",
