@@ -247,6 +247,7 @@ class Training(Members):
         if self.reader is None:
             self._unwritten.append((row, metrics, times))
             if now - self._written_at > _WRITE_EVERY or times or len(self._unwritten) >= _UNWRITTEN_AT_MOST:
+                self._read_memory(row, now)  # what an evaluation that begins now finds cannot be put into a row that is written
                 self.write()
         else:
             if self.guard is not None:

@@ -245,7 +245,11 @@ def test_layers_that_are_unfrozen_do_not_look_like_weights_that_jumped() -> None
     assert len(norms) >= 3 and max(norms) < 1.2 * min(norms)
 
 
-def test_memory_that_steps_have_taken_is_not_put_down_to_the_evaluation_after_them() -> None:
+@every_case("write_every", [0.05, 0.0])  # with 0.0, the row of the last step is always written before the evaluation begins
+def test_memory_that_steps_have_taken_is_not_put_down_to_the_evaluation_after_them(
+    write_every: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.inside.training._WRITE_EVERY", write_every)
     model, optimizer = made()
     kept = []
     with holdfast.watch(model, optimizer) as run:
