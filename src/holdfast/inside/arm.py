@@ -19,6 +19,7 @@ from holdfast.inside.policy import Policy, read_rules
 from holdfast.inside.runtime import Runtime
 from holdfast.inside.scheduler_signal import VARIABLE, leave_sigterm_to_supervisor
 from holdfast.inside.scope import Scope
+from holdfast.inside.seeding import settle_vector_math
 from holdfast.inside.taps.hooks import Hooks
 from holdfast.signals.pulse import SAVING
 from holdfast.signals.run_folder import RunFolder
@@ -44,6 +45,7 @@ class Armed:
         """Start to record into a scope; the newest scope has priority."""
         self.runtime.scopes.insert(0, scope)
         if self._hooks is None:
+            settle_vector_math()
             self._hooks = Hooks(self.runtime)
             self._hooks.install()
         elif scope.policy.acts and not self._hooks.guards:

@@ -57,8 +57,12 @@ def guard_training(training: Training, scope: Scope, batches: Batches, *, by_han
         optimizers=training.optimizers,
         trainer=scope.trainer,
     )
-    if (restart := restarted()) is not None and restart.lr_factor != 1.0:
+    if (restart := restarted()) is None:
+        return
+    if restart.lr_factor != 1.0:
         settings_of(training).lr.lower(restart.lr_factor, training.step)
+    if restart.lr_limit is not None:
+        settings_of(training).first_lr_limit = restart.lr_limit
 
 
 def _manifest_facts(training: Training, scope: Scope) -> dict[str, Any]:

@@ -38,12 +38,22 @@ def seed(number: int, *, deterministic: bool = True) -> Seeded:
     random.seed(number)
     np.random.seed(number % 2**32)
     torch.manual_seed(number)  # all devices; a DataLoader draws the seed of its workers from it
+    settle_vector_math()
     missing = []
     if deterministic:
         missing = ask_for_determinism()
     if os.environ.get("PYTHONHASHSEED", "random") == "random":
         missing.append("the order of sets of text (start Python with PYTHONHASHSEED=0)")
     return Seeded(number, deterministic, tuple(missing))
+
+
+def settle_vector_math() -> None:
+    """Make the first call of MKL's vector functions (sqrt, exp, …) here, on one thread.
+
+    Where two threads make it together, one of them may get its half to four digits only: one in a few hundred processes then
+    makes another first update with Adam than the next one does, and a restarted training ends with other weights.
+    """
+    torch.sqrt(torch.ones(1, device="cpu"))
 
 
 def ask_for_determinism() -> list[str]:

@@ -19,6 +19,7 @@ from holdfast.recovery.past import ActionLog
 from holdfast.recovery.patient_journal import PatientJournal
 from holdfast.recovery.policy import Policy
 from holdfast.recovery.resume_watch import ResumeWatches
+from holdfast.recovery.roll_back import CALLED_BY
 from holdfast.recovery.table_watch import TableWatches
 from holdfast.signals.action_queue import post
 from holdfast.signals.actions import Action
@@ -30,6 +31,7 @@ _ANSWER_SECONDS, _ANSWER_STEPS = 60.0, 50  # no answer after both: it was not he
 _WAITED_FOR = ("roll-back", "save-checkpoint", "stop")  # the rest is judged on meanwhile: it may not be enough
 _BAD_STATE = "checkpoint-non-finite"
 _ASK_AT_MOST = 6  # times about one diagnosis
+_LARGE_PART = 0.02  # of all steps so far
 
 
 @dataclass(slots=True)
@@ -53,10 +55,12 @@ class Judge:
         policies: Sequence[Policy] = (),
         allowed: Allowed | None = None,
         *,
+        restart: Callable[[Finding, Action], bool] | None = None,
         on_trouble: Callable[[str, BaseException], None] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._run, self._policies, self._now = run, list(policies), now
+        """`restart` does a roll-back by ending the training and starting it again; False if that cannot be."""
+        self._run, self._policies, self._now, self._restart = run, list(policies), now, restart
         self._allowed = allowed or Allowed("heal")
         self._on_trouble = on_trouble
         self._journal, self._out = JournalReader(run.journal.path), PatientJournal(run.journal, on_trouble)
@@ -260,7 +264,25 @@ class Judge:
         steps = (int(row.get("step") or 0) for row in found)
         return min((step for step in steps if step > course.rolled_back_at), default=None)
 
+    def _starts_again(self, course: Course, diagnosis: Diagnosis, action: Action) -> bool:
+        """Whether a roll-back is done by a restart, which makes the undone steps again: of a young run they are a large part.
+        Once only, and only where the learning rate stays: what is not the rate's work probably came from outside.
+        """
+        if self._restart is None or action.kind != "roll-back" or action.settings.get("lr_factor") != 1.0:
+            return False
+        undone = course.newest_step() - int(action.settings["before"])
+        finding = diagnosis.finding(action.because)
+        if finding is None or len(course.recordings) > 1 or undone < _LARGE_PART * course.newest_step():
+            return False
+        before = any(row.get("action") == "restart" and row.get("because") in CALLED_BY for row in self._journal.rows)
+        if before or not self._restart(finding, action):
+            return False
+        course.undone(int(action.settings["before"]), course.newest_step())
+        return True
+
     def _post(self, course: Course, diagnosis: Diagnosis, action: Action, *, num_decisions: int = 1) -> None:
+        if num_decisions == 1 and self._starts_again(course, diagnosis, action):
+            return
         numbers_used = (int(row.get("number") or 0) for row in self._journal.rows if row.get("kind") == "action")
         number = self._number = 1 + max(self._number, max(numbers_used, default=0))
         queued = self._queued = _QueuedAction(number, _near(course), action, course, diagnosis, self._now(), num_decisions)

@@ -8,7 +8,7 @@ resuming is started without it, once: that belongs to the same restart.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 _MISTAKES = (  # in the script, not in the world: the next attempt meets the same line
@@ -37,6 +37,7 @@ class Ending:
     checkpoint_step: int | None = None
     workers: int | None = None  # of the loader
     with_flag: bool = False  # it was started with the script's own flag for resuming
+    rolled_back: bool = False  # ended to be started again from before the trouble, with its learning rate
 
     @property
     def flag_failed(self) -> bool:
@@ -51,6 +52,7 @@ class Changes:
     workers: int | None = None
     parts: int = 1
     lr_factor: float = 1.0
+    lr_limit: float | None = None  # for a rate that had jumped above it
     trackers_offline: bool = False
 
     def sentences(self) -> list[str]:
@@ -58,6 +60,7 @@ class Changes:
         parts = [f"{self.workers} loader workers"] if self.workers is not None else []
         parts += [f"every batch in {self.parts} parts"] if self.parts > 1 else []
         parts += [f"learning rate x {self.lr_factor:g}"] if self.lr_factor != 1.0 else []
+        parts += [f"learning rate kept from jumping above {self.lr_limit:g}"] if self.lr_limit is not None else []
         return parts + (["trackers offline"] if self.trackers_offline else [])
 
 
@@ -138,6 +141,8 @@ def _changed(ending: Ending, now: Changes, vain: int) -> Changes:
         workers = ending.workers // 2
     if ending.code == _OUT_OF_GPU_MEMORY:
         parts *= 2
-    if ending.code in _NUMBERS:
+    if ending.code in _NUMBERS and not ending.rolled_back:
         factor *= 0.5
-    return Changes(workers, parts, factor, now.trackers_offline or ending.code == _TRACKER)
+    return replace(
+        now, workers=workers, parts=parts, lr_factor=factor, trackers_offline=now.trackers_offline or ending.code == _TRACKER
+    )

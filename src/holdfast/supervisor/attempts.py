@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from holdfast.signals.run_folder import RunFolder
 
+_ROWS = 10_000  # far more than are undone
+
 
 def workers_of(run: RunFolder) -> int | None:
     """How many workers the newest loader had; None if that is not known."""
@@ -33,3 +35,13 @@ def lowered(run: RunFolder, since: float) -> float:
                 seen.add(row.get("number"))
                 factor *= float(settings.get("factor", settings.get("lr_factor", 1.0)))
     return factor
+
+
+def highest_lr(run: RunFolder, since: int, before: int) -> float | None:
+    """The highest learning rate between two steps of the newest attempt; None if it is not known."""
+    from holdfast.probe.rows import last_rows
+
+    newest = max(run.recordings(), key=lambda recording: recording.part)
+    rows = last_rows(newest.path, "steps", ("step", "lr"), _ROWS)
+    rates = rows["lr"][(rows["step"] >= since) & (rows["step"] < before)]
+    return float(rates.max()) if len(rates) else None

@@ -9,7 +9,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from holdfast.inside.policy import Policy
 from holdfast.probe.niceness import be_nice
@@ -18,6 +19,10 @@ from holdfast.signals.pulse import read_pulse
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.signals.trouble import Trouble
 from holdfast.supervisor.begun import trainings, wait_for_training
+
+if TYPE_CHECKING:
+    from holdfast.detectors.finding import Finding
+    from holdfast.signals.actions import Action
 
 _EVERY_SECONDS, _HURRIED_SECONDS = 0.2, 0.05
 _MANY_STEPS = 8  # between two looks: a judge that acts looks more often, as all that follow the bad one are undone
@@ -32,6 +37,7 @@ class Judging:
         self._run, self._trouble, self._hurry = run, trouble, hurry
         self._heals = allowed_in(run).heals
         self._steps_seen = 0
+        self.restart: Callable[[Finding, Action], bool] | None = None  # set before the training begins
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="holdfast-judging", daemon=True)
 
@@ -57,7 +63,7 @@ class Judging:
                 _get_ready()
             if not wait_for_training(self._run, self._stop, seconds=_SHORT_SECONDS, or_if=self._is_worth_it):
                 return
-            judge = make_judge(self._run, self._trouble)  # first, or on a busy machine the last look comes too late
+            judge = make_judge(self._run, self._trouble, self.restart)  # first, or on a busy machine the last look comes too late
             be_nice()
             seconds = _EVERY_SECONDS
             while not self._stop.wait(seconds):
@@ -119,7 +125,7 @@ def allowed_in(run: RunFolder) -> Policy:
     return Policy(str(info.get("policy") or "observe"), dict(rules) if isinstance(rules, dict) else {})
 
 
-def make_judge(run: RunFolder, trouble: Trouble) -> Any:
+def make_judge(run: RunFolder, trouble: Trouble, restart: Callable[[Finding, Action], bool] | None = None) -> Any:
     """The judge that the policy of the run calls for. A policy file that cannot be used is told, and nothing is acted on."""
     from holdfast.errors import UsageError
     from holdfast.recovery.judge import Judge
@@ -135,4 +141,4 @@ def make_judge(run: RunFolder, trouble: Trouble) -> Any:
         policies = defaults()
     if policies and isinstance(patience := run.info().get("patience"), int):
         policies = (*policies, *stopping_early(patience)[len(defaults()) :])
-    return Judge(run, policies, allowed, on_trouble=trouble.step_back)
+    return Judge(run, policies, allowed, restart=restart, on_trouble=trouble.step_back)

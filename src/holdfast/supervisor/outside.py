@@ -28,7 +28,7 @@ class Outside:
         self.hang = Hangs(run, trouble)
         self._host = HostSampler(run, root, trouble)
         self._upkeep = Upkeep(run, trouble, hurry=hurry)
-        self._judging = Judging(run, trouble, hurry=hurry)
+        self.judging = Judging(run, trouble, hurry=hurry)
         self._listening = Listening(run, trouble)
         self.senders = Senders(run, trouble, hurry=hurry, notify=notify)
 
@@ -36,7 +36,7 @@ class Outside:
         registry.register(self._run, os.getpid())
         self._host.start()
         self._upkeep.start()
-        self._judging.start()
+        self.judging.start()
         self.hang.start()
         self._listening.start()
         self.senders.start()
@@ -46,7 +46,7 @@ class Outside:
         self._listening.stop()
         self.hang.finish()
         self._host.stop()
-        self._judging.finish()
+        self.judging.finish()
         self._upkeep.finish()
         registry.forget(os.getpid())
         self.senders.finish()
@@ -64,4 +64,4 @@ class Outside:
     @property
     def busy(self) -> bool:
         """Whether a thread did not come to its end in time; it must then not be waited for."""
-        return self._upkeep.busy or self._judging.busy
+        return self._upkeep.busy or self.judging.busy

@@ -20,7 +20,7 @@ from holdfast.inside.policy import Policy
 from holdfast.signals.nodes import NodeState
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.trouble import Trouble
-from holdfast.supervisor.attempts import lowered, stopped, workers_of
+from holdfast.supervisor.attempts import highest_lr, lowered, stopped, workers_of
 from holdfast.supervisor.facts import may_lose_nodes
 from holdfast.supervisor.forwarding import Forwarding
 from holdfast.supervisor.launch import Launch
@@ -30,6 +30,7 @@ from holdfast.supervisor.train_log import TrainLog
 if TYPE_CHECKING:
     from holdfast.detectors.finding import Finding
     from holdfast.recovery.restart import Changes, Ending, Restart
+    from holdfast.signals.actions import Action
     from holdfast.supervisor.leading import Leader
     from holdfast.supervisor.outside import Outside
     from holdfast.supervisor.post_mortem import PostMortem
@@ -55,6 +56,7 @@ class Restarts:
         self._endings: list[Ending] = []
         self._changes: Changes | None = None
         self._hang: Finding | None = None
+        self._roll_back: Action | None = None  # that is done by starting the training again
         self._with_flag = False  # the attempt was started with the script's own flag for resuming
         self._cannot_load = False  # an attempt ended as it loaded what the script had saved: the next ones go without
         self._set_aside: Path | None = None  # where the checkpoints were moved that kept the script from starting
@@ -72,12 +74,13 @@ class Restarts:
 
     def begins(self, pid: int, outside: Outside) -> None:
         """An attempt has been started."""
-        self._pid, self._since, self._hang = pid, time.time(), None
+        self._pid, self._since, self._hang, self._roll_back = pid, time.time(), None, None
         self._waits.clear()
         self._over.clear()
         self._memory = MemoryEvents()
         outside.follow(pid)
         outside.hang.on_hang = self.hung if self._policy.heals else self._say_hang
+        outside.judging.restart = self.rolled_back
 
     def hung(self, finding: Finding) -> None:
         """The training hangs: end it with everything that it has started, where the policy allows that."""
@@ -85,6 +88,21 @@ class Restarts:
             with self._ending:
                 self._hang = finding
                 self._end_all(finding)
+
+    def rolled_back(self, finding: Finding, action: Action) -> bool:
+        """End the training, to start it again from before the trouble. False: the last restart is kept for a crash."""
+        from holdfast.supervisor.resume import find_origin
+
+        origin = find_origin(self._run, before=int(action.settings["before"]))
+        if self._leader is not None or len(self._endings) + 1 >= self._launch.settings.restarts or origin.kept is None:
+            return False
+        with self._ending:
+            if self._over.is_set() or self._hang is not None or self._signals.requested is not None:
+                return False
+            onset = {**finding.evidence, "onset": int(action.settings["before"])}
+            self._hang, self._roll_back = replace(finding, evidence=onset), action
+            self._end_all(finding)
+        return True
 
     def _lost(self, node: NodeState, seconds: float | None) -> None:
         """Another node failed, or is not heard of any more: the stacks of those who wait for it are kept, then all is ended."""
@@ -289,6 +307,7 @@ class Restarts:
                 checkpoint_step=origin.step if origin.path is not None else origin.kept_step,
                 workers=workers_of(self._run),
                 with_flag=self._with_flag,
+                rolled_back=self._roll_back is not None,
             )
         )
         now = self._changes or Changes()
@@ -306,7 +325,10 @@ class Restarts:
         wait = decided.wait * float(os.environ.get("HOLDFAST_BACK_OFF") or 1.0)
         if self._signals.hurry.wait(wait) or self._signals.requested is not None:
             return None
-        self._changes = replace(decided.changes, lr_factor=decided.changes.lr_factor * lowered(self._run, self._since))
+        factor, limit = decided.changes.lr_factor * lowered(self._run, self._since), None
+        if self._roll_back is not None and "lr_limit" in self._roll_back.settings:  # a schedule may have lowered it meanwhile
+            limit = highest_lr(self._run, origin.kept_step or 0, int(self._roll_back.settings["before"]))
+        self._changes = replace(decided.changes, lr_factor=factor, lr_limit=limit)
         with contextlib.suppress(OSError):  # what was posted for the attempt before is not for this one
             number = len(self._endings)
             (self._run.path / "action_queue.jsonl").rename(self._run.path / f"action_queue-{number}.jsonl")

@@ -198,5 +198,6 @@ def environment(run: RunFolder, origin: Origin, changes: Changes, attempt: int) 
         "HOLDFAST_WORKERS": changes.workers,
         "HOLDFAST_MICRO_BATCHES": changes.parts if changes.parts > 1 else None,
         "HOLDFAST_LR_FACTOR": changes.lr_factor if changes.lr_factor != 1.0 else None,
+        "HOLDFAST_LR_LIMIT": changes.lr_limit,
     }
     return trackers | {name: str(value) for name, value in variables.items() if value is not None}

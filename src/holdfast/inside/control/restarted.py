@@ -6,6 +6,7 @@ HOLDFAST_KEPT                Holdfast's own checkpoint, for other scripts: see f
 HOLDFAST_WORKERS             the maximum number of loader workers
 HOLDFAST_MICRO_BATCHES       parts that a `@run.step` splits every batch into
 HOLDFAST_LR_FACTOR           a factor on the learning rate
+HOLDFAST_LR_LIMIT            what the learning rate must not jump above
 HOLDFAST_ELASTIC             1, also in a first attempt, if torchrun may restart the ranks by itself: see run_checkpoints.py
 """
 
@@ -41,6 +42,7 @@ class Restarted:
     workers: int | None = None
     parts: int = 1
     lr_factor: float = 1.0
+    lr_limit: float | None = None
 
     def loaded_by_script(self, paths: Iterable[str]) -> bool:
         """Whether one of these files is the checkpoint or inside it."""
@@ -81,6 +83,7 @@ def read(environment: Mapping[str, str]) -> Restarted | None:
         workers=_int(environment.get("HOLDFAST_WORKERS")),
         parts=_int(environment.get("HOLDFAST_MICRO_BATCHES")) or 1,
         lr_factor=_float(environment.get("HOLDFAST_LR_FACTOR")) or 1.0,
+        lr_limit=_float(environment.get("HOLDFAST_LR_LIMIT")),
     )
 
 

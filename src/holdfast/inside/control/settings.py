@@ -209,6 +209,7 @@ class Settings:
 
     def __init__(self, training: ChangedTraining) -> None:
         self._training, self.lr = training, LearningRateFactor()
+        self.first_lr_limit: float | None = None  # set at the first update, when all optimizers are known
         self._changes: list[_Change] = []  # in the order of their application
         self._overrides: list[tuple[dict[str, Any], str, Any, Any]] = []  # group, name, the script's value, ours
 
@@ -218,6 +219,9 @@ class Settings:
         """Apply the changes to an optimizer; `keep` leaves them applied to others as well."""
         if not keep:
             self.revert()  # a step that raised has left them applied
+        if self.first_lr_limit is not None:
+            self.lr.limit(self._training.optimizers(), self.first_lr_limit, has_jumped=True)
+            self.first_lr_limit = None
         for index, group in enumerate(optimizer.param_groups) if self._changes else ():
             for name in dict.fromkeys(change.name for change in self._changes):
                 own = group.get(name)
