@@ -90,6 +90,26 @@ for step in range(first, 60):
 print("end")
 """
 
+JUMPS = """
+import os, pathlib, sys, time, torch
+torch.manual_seed(0)
+inputs = torch.randn(256, 8)
+targets = inputs.square().sum(1, keepdim=True).sin()
+model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.2, 400)
+for step in range(400):
+    chosen = torch.randperm(256)[:32]
+    if step == 150 and sys.argv[1:] == ["jumps"] and not pathlib.Path("met").exists():
+        pathlib.Path("met").touch()
+        for group in optimizer.param_groups:
+            group["lr"] *= 300
+    loss = torch.nn.functional.mse_loss(model(inputs[chosen]), targets[chosen])
+    optimizer.zero_grad(); loss.backward(); optimizer.step(); schedule.step()
+    time.sleep(0.02)
+print("weights", [float(p.double().sum()) for p in model.parameters()])
+"""
+
 KEEPS_OBJECTS = """
 import os, time, pathlib, torch
 class Settings: pass
@@ -220,6 +240,18 @@ def test_a_script_that_cannot_resume_is_fast_forwarded_after_an_error_and_the_er
 
 
 @pytest.mark.slow
+def test_a_roll_back_early_in_a_run_makes_the_undone_steps_again_and_ends_with_the_weights_of_a_run_without_the_fault(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(JUMPS)
+    undisturbed = run(tmp_path, "--name", "undisturbed", PYTHON, "train.py")
+    done = run(tmp_path, "--policy", "heal", "--name", "a", PYTHON, "train.py", "jumps", env=SOON)
+    (restart,) = restarts_of(tmp_path / "runs/a")
+    assert restart["because"] == "loss-divergence" and 0 < restart["checkpoint_step"] <= 150, restart
+    assert "learning rate kept under 0.00" in restart["detail"]
+    assert done.returncode == 0 and done.stdout == undisturbed.stdout, done.stderr
+
+
 def test_a_training_whose_tracker_is_gone_resumes_with_trackers_offline(tmp_path: Path) -> None:
     """The server goes away at step 30, and stays away."""
     (tmp_path / "train.py").write_text(TRACKED)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from holdfast.probe.follow import Follower
@@ -23,18 +25,50 @@ _STEPS = {
     "host_rss": ("memory", None),
     "gpu_allocated": ("memory", None),
 }
+_EVALUATIONS = ("step", "epoch", "split", "name", "value")
 _ALL = 1 << 40
 
 
 def read_run(run: RunFolder) -> Curves:
-    """The curves of a run's first training; empty ones if it has not begun."""
-    recordings = run.recordings()
-    if not recordings:
+    """The curves of a run's first training, over all attempts at it; empty ones if it has not begun."""
+    attempts = _attempts(run.recordings())
+    if not attempts:
         return Curves(run.name, (), source="holdfast", made_steps=0)
-    rows = Follower(recordings[0].path, "steps", ("step", "epoch", "backwards", *_STEPS)).new_rows(_ALL)
-    curves = (*_of_evaluations(recordings[0]), *_of_steps(rows))
+    rows = _until_resumed(attempts, "steps", ("step", "epoch", "backwards", *_STEPS))
+    curves = (*_of_evaluations(_until_resumed(attempts, "evaluations", _EVALUATIONS, made=1)), *_of_steps(rows))
     made = int(rows["step"].max()) + 1 if len(rows["step"]) else 0  # they are counted from 0
     return Curves(run.name, curves, source="holdfast", made_steps=made)
+
+
+def _attempts(recordings: Sequence[Recording]) -> list[tuple[Recording, int]]:
+    """The first training of a run and the later processes that resume it or start it again, each with its first step."""
+    attempts: list[tuple[Recording, int]] = []
+    end = -1
+    for recording in recordings:
+        steps = Follower(recording.path, "steps", ("step",)).new_rows(_ALL)["step"]
+        first = int(steps[0]) if len(steps) else end + 1
+        if not attempts or (_is_later_attempt(recording, attempts[-1][0], first) and first <= end + 1):
+            attempts.append((recording, first))
+            end = int(steps[-1]) if len(steps) else end
+    return attempts
+
+
+def _is_later_attempt(recording: Recording, before: Recording, first: int) -> bool:
+    """Whether a restart made it; a process that continues where another one was is one of torchrun's own restarts."""
+    now, then = recording.info(), before.info()
+    again = int(now.get("attempt") or 1) > int(then.get("attempt") or 1)
+    return recording.rank == before.rank and now.get("pid") != then.get("pid") and (again or first > 0)
+
+
+def _until_resumed(attempts: list[tuple[Recording, int]], table: str, columns: Sequence[str], made: int = 0) -> dict[str, Column]:
+    """A table over all attempts, without what a later one did again; `made`: a row of step 5 is of the state after 5 steps."""
+    parts = []
+    for recording, _ in attempts:
+        later = [first for other, first in attempts if other.part > recording.part]
+        rows = Follower(recording.path, table, columns).new_rows(_ALL)
+        kept = rows["step"] < min(later) + made if later else slice(None)
+        parts.append({name: values[kept] for name, values in rows.items()})
+    return {name: np.concatenate([rows[name] for rows in parts]) for name in columns}
 
 
 def _of_steps(rows: dict[str, Column]) -> list[Curve]:
@@ -48,8 +82,7 @@ def _of_steps(rows: dict[str, Column]) -> list[Curve]:
     return curves
 
 
-def _of_evaluations(recording: Recording) -> list[Curve]:
-    rows = Follower(recording.path, "evaluations", ("step", "epoch", "split", "name", "value")).new_rows(_ALL)
+def _of_evaluations(rows: dict[str, Column]) -> list[Curve]:
     curves = []
     for split, name in dict.fromkeys(zip(map(str, rows["split"]), map(str, rows["name"]), strict=True)):
         mine = (rows["split"] == split) & (rows["name"] == name)

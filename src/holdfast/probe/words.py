@@ -95,7 +95,13 @@ ACTIONS = {
     "restart": ActionWords(
         "restarted",
         "restart",
-        {"workers": ", {} loader workers", "parts": ", batches in {} parts", "lr_factor": ", learning rate x {}"},
+        {
+            "to": " from step {}",
+            "workers": ", {} loader workers",
+            "parts": ", batches in {} parts",
+            "lr_factor": ", learning rate x {}",
+            "lr_limit": ", learning rate kept under {}",
+        },
     ),
     "stop": ActionWords("training stopped", "stop the training", {"why": ": {}"}),
 }

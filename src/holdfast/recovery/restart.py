@@ -60,7 +60,7 @@ class Changes:
         parts = [f"{self.workers} loader workers"] if self.workers is not None else []
         parts += [f"every batch in {self.parts} parts"] if self.parts > 1 else []
         parts += [f"learning rate x {self.lr_factor:g}"] if self.lr_factor != 1.0 else []
-        parts += [f"learning rate kept from jumping above {self.lr_limit:g}"] if self.lr_limit is not None else []
+        parts += [f"learning rate kept under {self.lr_limit:g}"] if self.lr_limit is not None else []
         return parts + (["trackers offline"] if self.trackers_offline else [])
 
 

@@ -114,8 +114,10 @@ def _get_ready() -> None:
 
     Only a judge that acts is waited for.
     """
+    import holdfast.checkpoints.verify
     import holdfast.recovery.judge
-    import holdfast.recovery.order  # noqa: F401
+    import holdfast.recovery.order
+    import holdfast.supervisor.resume  # noqa: F401
 
 
 def allowed_in(run: RunFolder) -> Policy:

@@ -356,12 +356,14 @@ class Restarts:
         parts = [self._from(origin, flag, lost), *changes.sentences()]
         moved = "the damaged checkpoint" if post_mortem.finding.code == _TORN else "earlier checkpoints"
         parts += [f"{moved} moved to {self._set_aside}"] if self._set_aside is not None else []
-        line = f"holdfast: {self._summary[0].removeprefix('holdfast: ') if self._summary else post_mortem.finding.code}\n"
+        line = f"{self._why(post_mortem)}\n"
         number = sum(not ending.flag_failed for ending in self._endings)
         line += f"holdfast: restarted ({number} of {settings.restarts} restarts): {', '.join(parts)}"
         self._summary = []
         row = {"action": "restart", "step": post_mortem.ended.step or 0, "because": post_mortem.finding.code}
         changed = {name: facts[name] for name in ("workers", "parts", "lr_factor") if facts[name] not in (None, 1, 1.0)}
+        if self._roll_back is not None:
+            changed |= {"to": origin.kept_step, **({"lr_limit": changes.lr_limit} if changes.lr_limit is not None else {})}
         action_settings = {
             "attempt": attempt,
             "checkpoint": self._endings[-1].checkpoint,
@@ -372,6 +374,15 @@ class Restarts:
         with contextlib.suppress(OSError):
             self._run.journal.write("action", **row, settings=changed, state="done", detail=", ".join(parts), **action_settings)
         return replace(self._launch, command=command, line=line, more=environment(self._run, origin, changes, attempt))
+
+    def _why(self, post_mortem: PostMortem) -> str:
+        """The line that says why it is started again."""
+        if self._roll_back is not None:
+            from holdfast.probe.words import finding_words
+
+            finding = post_mortem.finding
+            return f"holdfast: {finding_words(finding.code)}, since step {finding.onset:,} [{finding.code}]"
+        return self._summary[0] if self._summary else f"holdfast: {post_mortem.finding.code}"
 
     @property
     def _flag_failed(self) -> bool:
