@@ -13,7 +13,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell expr $(CORES) + 1)
 CHECKED := setup.py src tests benchmarks examples docs
-COST := $(filter-out benchmarks/scale.py benchmarks/heal.py benchmarks/healthy.py benchmarks/diagnose.py benchmarks/survive.py benchmarks/survive_training.py benchmarks/drills.py benchmarks/peers.py benchmarks/fuzz.py benchmarks/machine.py benchmarks/strangers_healthy.py benchmarks/train_detect.py benchmarks/train_segment.py benchmarks/train_sensors.py benchmarks/collapse.py benchmarks/train_kills.py,$(wildcard benchmarks/*.py))
+COST := $(filter-out benchmarks/scale.py benchmarks/heal.py benchmarks/healthy.py benchmarks/diagnose.py benchmarks/survive.py benchmarks/survive_training.py benchmarks/drills.py benchmarks/peers.py benchmarks/first_call.py benchmarks/fuzz.py benchmarks/machine.py benchmarks/strangers_healthy.py benchmarks/train_detect.py benchmarks/train_segment.py benchmarks/train_sensors.py benchmarks/collapse.py benchmarks/train_kills.py,$(wildcard benchmarks/*.py))
 
 unexport PYTHONDONTWRITEBYTECODE  # the tests start hundreds of processes, and each would compile all of Holdfast again
 

@@ -55,8 +55,8 @@ class Restarts:
         self._policy = Policy(launch.settings.policy, dict(launch.settings.rules))
         self._endings: list[Ending] = []
         self._changes: Changes | None = None
-        self._hang: Finding | None = None
-        self._roll_back: Action | None = None  # that is done by starting the training again
+        self._ended_for: Finding | None = None  # here: a hang, a lost node, a roll-back
+        self._rolling_back: Action | None = None  # that is done by starting the training again
         self._with_flag = False  # the attempt was started with the script's own flag for resuming
         self._cannot_load = False  # an attempt ended as it loaded what the script had saved: the next ones go without
         self._set_aside: Path | None = None  # where the checkpoints were moved that kept the script from starting
@@ -74,22 +74,22 @@ class Restarts:
 
     def begins(self, pid: int, outside: Outside) -> None:
         """An attempt has been started."""
-        self._pid, self._since, self._hang, self._roll_back = pid, time.time(), None, None
+        self._pid, self._since, self._ended_for, self._rolling_back = pid, time.time(), None, None
         self._waits.clear()
         self._over.clear()
         self._memory = MemoryEvents()
         outside.follow(pid)
         outside.hang.on_hang = self.hung if self._policy.heals else self._say_hang
-        outside.judging.restart = self.rolled_back
+        outside.judging.restart = self.roll_back
 
     def hung(self, finding: Finding) -> None:
         """The training hangs: end it with everything that it has started, where the policy allows that."""
         if self._policy.heals_from(finding.code) and not self._signals.requested:
             with self._ending:
-                self._hang = finding
+                self._ended_for = finding
                 self._end_all(finding)
 
-    def rolled_back(self, finding: Finding, action: Action) -> bool:
+    def roll_back(self, finding: Finding, action: Action) -> bool:
         """End the training, to start it again from before the trouble. False: the last restart is kept for a crash."""
         from holdfast.supervisor.resume import find_origin
 
@@ -97,10 +97,9 @@ class Restarts:
         if self._leader is not None or len(self._endings) + 1 >= self._launch.settings.restarts or origin.kept is None:
             return False
         with self._ending:
-            if self._over.is_set() or self._hang is not None or self._signals.requested is not None:
+            if self._over.is_set() or self._ended_for is not None or self._signals.requested is not None:
                 return False
-            onset = {**finding.evidence, "onset": int(action.settings["before"])}
-            self._hang, self._roll_back = replace(finding, evidence=onset), action
+            self._ended_for, self._rolling_back = finding, action
             self._end_all(finding)
         return True
 
@@ -121,7 +120,7 @@ class Restarts:
             if self._over.is_set() or not self._policy.heals_from(finding.code):
                 return
             if seconds is not None:
-                self._hang = finding
+                self._ended_for = finding
                 tell(self._run, finding)
             self._end_all(finding)
 
@@ -148,9 +147,9 @@ class Restarts:
         from holdfast.supervisor.losses import lost_finding, tell
 
         lost = self._leader.ends(code) if self._leader is not None else []
-        if lost and self._hang is None:
-            self._hang = lost_finding(self._run, lost[0].state, lost[0].seconds, [])
-            tell(self._run, self._hang)
+        if lost and self._ended_for is None:
+            self._ended_for = lost_finding(self._run, lost[0].state, lost[0].seconds, [])
+            tell(self._run, self._ended_for)
 
     def _say_hang(self, finding: Finding) -> None:
         say = str(finding.evidence.get("say") or finding.code)
@@ -170,8 +169,8 @@ class Restarts:
 
     @property
     def has_ended_it(self) -> bool:
-        """Whether the attempt hung and was ended here, whatever code it then left with."""
-        return self._hang is not None
+        """Whether it was ended here, whatever code it then left with."""
+        return self._ended_for is not None
 
     @property
     def trains(self) -> bool:
@@ -192,12 +191,12 @@ class Restarts:
         log.flush(_LOG_SECONDS)
         with self._ending:
             pass  # who is being ended is waited for
-        if self._hang is None and stopped(self._run, self._since):
+        if self._ended_for is None and stopped(self._run, self._since):
             return None
         self._end_elsewhere(code)
         post_mortem = self._examine(code, outside)
         self._log_from = log.size
-        if self._hang is None and self._signals.requested is not None:
+        if self._ended_for is None and self._signals.requested is not None:
             self._note_requested(post_mortem, self._signals.requested)
             return None
         if self.trains or post_mortem.is_worth_reporting:
@@ -254,7 +253,7 @@ class Restarts:
             attempt=len(self._endings) + 1,
             killed_for_memory=self._memory.killed() if failed is None else None,
             files=outside.most_files,
-            hang=self._hang,
+            hang=self._ended_for,
             workers=workers_of(self._run),
         )
 
@@ -291,14 +290,15 @@ class Restarts:
         self._set_aside = set_aside(self._run, refused, len(self._endings))
         if is_again and post_mortem.finding.code == _TORN:
             self._set_aside = set_damaged_aside(self._run, self._since)
-        origin = find_origin(self._run, before=_before(post_mortem.finding))
+        rolling_back = self._rolling_back.settings.get("before") if self._rolling_back is not None else None
+        origin = find_origin(self._run, before=_before(post_mortem.finding) if rolling_back is None else rolling_back)
         self._cannot_load |= is_again and post_mortem.finding.code == _CANNOT_LOAD
         if self._cannot_load:
             origin = replace(origin, path=None, step=None)
         self._endings.append(
             Ending(
                 code=post_mortem.finding.code,
-                exit_code=code if self._hang is None else code or _TERMINATED,
+                exit_code=code if self._ended_for is None else code or _TERMINATED,
                 requested=self._signals.requested is not None,
                 error=post_mortem.error,
                 steps=post_mortem.steps,
@@ -307,7 +307,7 @@ class Restarts:
                 checkpoint_step=origin.step if origin.path is not None else origin.kept_step,
                 workers=workers_of(self._run),
                 with_flag=self._with_flag,
-                rolled_back=self._roll_back is not None,
+                rolled_back=self._rolling_back is not None,
             )
         )
         now = self._changes or Changes()
@@ -326,8 +326,10 @@ class Restarts:
         if self._signals.hurry.wait(wait) or self._signals.requested is not None:
             return None
         factor, limit = decided.changes.lr_factor * lowered(self._run, self._since), None
-        if self._roll_back is not None and "lr_limit" in self._roll_back.settings:  # a schedule may have lowered it meanwhile
-            limit = highest_lr(self._run, origin.kept_step or 0, int(self._roll_back.settings["before"]))
+        if (
+            self._rolling_back is not None and "lr_limit" in self._rolling_back.settings
+        ):  # a schedule may have lowered it meanwhile
+            limit = highest_lr(self._run, origin.kept_step or 0, int(self._rolling_back.settings["before"]))
         self._changes = replace(decided.changes, lr_factor=factor, lr_limit=limit)
         with contextlib.suppress(OSError):  # what was posted for the attempt before is not for this one
             number = len(self._endings)
@@ -362,7 +364,7 @@ class Restarts:
         self._summary = []
         row = {"action": "restart", "step": post_mortem.ended.step or 0, "because": post_mortem.finding.code}
         changed = {name: facts[name] for name in ("workers", "parts", "lr_factor") if facts[name] not in (None, 1, 1.0)}
-        if self._roll_back is not None:
+        if self._rolling_back is not None:
             changed |= {"to": origin.kept_step, **({"lr_limit": changes.lr_limit} if changes.lr_limit is not None else {})}
         action_settings = {
             "attempt": attempt,
@@ -377,7 +379,7 @@ class Restarts:
 
     def _why(self, post_mortem: PostMortem) -> str:
         """The line that says why it is started again."""
-        if self._roll_back is not None:
+        if self._rolling_back is not None:
             from holdfast.probe.words import finding_words
 
             finding = post_mortem.finding
