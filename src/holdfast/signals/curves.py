@@ -5,7 +5,6 @@ Pure numpy. What detectors of whole histories look at; a run of any length is br
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -96,10 +95,3 @@ class Curves:
     def points(self) -> int:
         """How many points the curve has that says most."""
         return max((len(curve) for curve in (*self.of(_LOSS), *self.of(_METRIC))), default=0)
-
-
-def one_a_step(steps: Iterable[int], values: Iterable[float]) -> tuple[Steps, Floats]:
-    """Sorted by step, the last value of each step."""
-    latest = dict(zip(steps, values, strict=True))
-    order = sorted(latest)
-    return np.array(order, np.int64), np.array([latest[step] for step in order], np.float64)

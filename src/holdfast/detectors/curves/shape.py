@@ -86,8 +86,3 @@ class Shape:
         moves = np.sign(np.diff(self.values))
         moves = moves[moves != 0]
         return float(np.mean(moves[1:] != moves[:-1])) if len(moves) > 2 else 0.0
-
-
-def step_of(curve: Curve, index: int) -> int:
-    """The step of a point."""
-    return int(curve.steps[index])
