@@ -11,7 +11,9 @@ import pytest
 from holdfast_run import PYTHON, VICTIMS, findings_of, info_of, run, typed
 from watched_training import WarmPython
 
+from holdfast.logs.holdfast_run import read_run
 from holdfast.probe.rows import last_rows
+from holdfast.signals.run_folder import RunFolder
 
 FALTERS = str(VICTIMS / "falters.py")
 SOON = {"HOLDFAST_BACK_OFF": "0.1"}
@@ -250,6 +252,7 @@ def test_a_roll_back_early_in_a_run_makes_the_undone_steps_again_and_ends_with_t
     assert restart["because"] == "loss-divergence" and 0 < restart["checkpoint_step"] <= 150, restart
     assert "learning rate kept under 0.00" in restart["detail"]
     assert done.returncode == 0 and done.stdout == undisturbed.stdout, done.stderr
+    assert read_run(RunFolder.open(tmp_path / "runs/a")).num_steps == 400, "it is diagnosed over both attempts"
 
 
 def test_a_training_whose_tracker_is_gone_resumes_with_trackers_offline(tmp_path: Path) -> None:

@@ -85,6 +85,40 @@ def test_a_weight_that_no_update_gets_past_is_undone_at_its_first_bad_step(
     assert letter["settings"] == {"to": 550, "before": 556, "lr_factor": 1.0, "warmup_steps": 0}
 
 
+NON_FINITE = {"code": "checkpoint-non-finite", "severity": "critical", "rank": 0, "evidence": {"bad_tensors": 2, "in_a_row": 2}}
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_early_in_a_run_the_undone_steps_are_made_again_by_a_restart_once(
+    run: RunFolder, train: Any, letters: Any, falling: Any, restarts: bool
+) -> None:
+    asked: list[Action] = []
+    judge = Judge(run, defaults(), restart=lambda _, action: asked.append(action) or restarts)
+    training = train()
+    training.steps(falling(600))
+    training.holds_snapshots(550)
+    run.journal.write("finding", step=560, **NON_FINITE)
+    judge.look()
+    assert [action.settings["before"] for action in asked] == [556]
+    assert [letter["action"] for letter in letters()] == ([] if restarts else ["roll-back"]), "where none is possible"
+    if restarts:  # it comes back
+        run.journal.write("action", action="restart", step=600, because="non-finite-weights", settings={}, state="done")
+        training.steps(falling(100))
+        training.holds_snapshots(550, 640)
+        run.journal.write("finding", step=650, **NON_FINITE)
+        judge.look()
+        assert len(asked) == 1 and [letter["action"] for letter in letters()] == ["roll-back"]
+
+
+def test_late_in_a_run_a_roll_back_needs_no_restart(run: RunFolder, train: Any, letters: Any, falling: Any) -> None:
+    training, judge = train(), Judge(run, defaults(), restart=lambda *_: pytest.fail("it was to be restarted"))
+    training.steps(falling(4000))
+    training.holds_snapshots(3940)
+    run.journal.write("finding", step=3950, **NON_FINITE)
+    judge.look()
+    assert [letter["action"] for letter in letters()] == ["roll-back"]
+
+
 def test_under_observe_the_same_is_said_and_nothing_is_done(run: RunFolder, train: Any, letters: Any, falling: Any) -> None:
     training, judge = train(), Judge(run)
     training.steps([*falling(600), *np.full(40, 2.4)])

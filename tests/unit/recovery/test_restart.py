@@ -89,6 +89,8 @@ def test_a_gpu_that_is_full_doubles_the_parts_and_bad_numbers_halve_the_rate() -
     bad = after(replace(KILLED, code="non-finite-loss"))
     assert isinstance(full, Restart) and full.changes == Changes(parts=4)
     assert isinstance(bad, Restart) and bad.changes == Changes(lr_factor=0.5)
+    rolled_back = after(replace(KILLED, code="non-finite-weights", rolled_back=True))
+    assert isinstance(rolled_back, Restart) and rolled_back.changes == Changes(), "it was not the learning rate"
     assert full.changes.sentences() == ["every batch in 4 parts"] and bad.changes.sentences() == ["learning rate x 0.5"]
 
 
