@@ -106,6 +106,8 @@ for step in range(400):
         pathlib.Path("met").touch()
         for group in optimizer.param_groups:
             group["lr"] *= 300
+    if step == 300 and optimizer.param_groups[0]["lr"] > 0.1:
+        time.sleep(600)  # until it is ended
     loss = torch.nn.functional.mse_loss(model(inputs[chosen]), targets[chosen])
     optimizer.zero_grad(); loss.backward(); optimizer.step(); schedule.step()
     time.sleep(0.02)

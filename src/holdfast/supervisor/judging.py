@@ -37,7 +37,7 @@ class Judging:
         self._run, self._trouble, self._hurry = run, trouble, hurry
         self._heals = allowed_in(run).heals
         self._steps_seen = 0
-        self.restart: Callable[[Finding, Action], bool] | None = None  # set before the training begins
+        self.restart: Callable[[Finding, Action], bool] | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._work, name="holdfast-judging", daemon=True)
 
@@ -63,7 +63,9 @@ class Judging:
                 _get_ready()
             if not wait_for_training(self._run, self._stop, seconds=_SHORT_SECONDS, or_if=self._is_worth_it):
                 return
-            judge = make_judge(self._run, self._trouble, self.restart)  # first, or on a busy machine the last look comes too late
+            judge = make_judge(
+                self._run, self._trouble, self._start_again
+            )  # first, or on a busy machine the last look comes too late
             be_nice()
             seconds = _EVERY_SECONDS
             while not self._stop.wait(seconds):
@@ -72,6 +74,10 @@ class Judging:
             self._look(judge, act=False)
         except Exception as error:  # noqa: BLE001 - the training continues without judgement
             self._trouble.step_back("judging the run", error)
+
+    def _start_again(self, finding: Finding, action: Action) -> bool:
+        """Only whoever started the training can start it again."""
+        return self.restart is not None and self.restart(finding, action)
 
     def _look(self, judge: Any, *, act: bool = True) -> None:
         try:
