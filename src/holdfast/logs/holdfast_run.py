@@ -44,7 +44,7 @@ def _attempts(recordings: Sequence[Recording]) -> list[tuple[Recording, int]]:
     """The first training of a run and the later processes that resume it or start it again, each with its first step."""
     attempts: list[tuple[Recording, int]] = []
     end = -1
-    for recording in recordings:
+    for recording in (recording for recording in recordings if recording.rank == recordings[0].rank):
         steps = Follower(recording.path, "steps", ("step",)).new_rows(_ALL)["step"]
         first = int(steps[0]) if len(steps) else end + 1
         if not attempts or (_is_later_attempt(recording, attempts[-1][0], first) and first <= end + 1):
@@ -57,7 +57,7 @@ def _is_later_attempt(recording: Recording, before: Recording, first: int) -> bo
     """Whether a restart made it; a process that continues where another one was is one of torchrun's own restarts."""
     now, then = recording.info(), before.info()
     again = int(now.get("attempt") or 1) > int(then.get("attempt") or 1)
-    return recording.rank == before.rank and now.get("pid") != then.get("pid") and (again or first > 0)
+    return now.get("pid") != then.get("pid") and (again or first > 0)
 
 
 def _until_resumed(attempts: list[tuple[Recording, int]], table: str, columns: Sequence[str], made: int = 0) -> dict[str, Column]:
