@@ -5,6 +5,8 @@ Ultralytics has the licence AGPL-3.0. Nothing here imports it: its callbacks get
 
 from __future__ import annotations
 
+import contextlib
+import math
 import shutil
 import warnings
 from pathlib import Path
@@ -16,6 +18,8 @@ from holdfast.checkpoints.clean import newest
 from holdfast.errors import CannotRestore
 from holdfast.integrations.trainer_run import TrainerRun
 from holdfast.state.store import CheckpointStore, is_clean
+
+_STEPS_BACK, _MOST_EPOCHS = 64, 9
 
 
 def add_callbacks(model: Any, **options: Any) -> HoldfastCallbacks:
@@ -69,6 +73,7 @@ class HoldfastCallbacks:
         self.holdfast.wrote(*trainer.wdir.glob("*.pt"))
         if self.states is not None:
             self.states.save(self.holdfast.num_steps, epoch=trainer.epoch + 1, **_parts(trainer))
+            _copy_last(trainer, self.states.folder)
 
     def on_train_end(self, trainer: Any) -> None:
         """The training is over, and its files are written again without what only a resume needs."""
@@ -86,7 +91,10 @@ class HoldfastCallbacks:
         folder = trainer.wdir / "state"
         if trainer.start_epoch == 0:
             shutil.rmtree(folder, ignore_errors=True)  # of an earlier training
-        states = CheckpointStore(folder, keep_last=2, every_epochs=None)
+        states = CheckpointStore(folder, keep_last=_epochs_kept(trainer), every_epochs=None)
+        for kept in states.list():
+            if (kept.epoch or 0) > trainer.start_epoch:  # of a course that was given up
+                shutil.rmtree(kept.path, ignore_errors=True)
         of_epoch = (kept.path for kept in states.list() if kept.manifest.get("epoch") == trainer.start_epoch)
         if (path := next(filter(is_clean, of_epoch), None)) is not None:
             try:
@@ -111,6 +119,19 @@ class _DataOrder:
             self._sampler.generator.set_state(state["generator"])
             if len(self._sampler) % self._batch_size == 0:  # torch's sampler ends a pass with a draw that is not made yet then
                 torch.randperm(len(self._sampler), generator=self._sampler.generator)
+
+
+def _epochs_kept(trainer: Any) -> int:
+    """How many epochs can be gone back: those of the last steps, for trouble is seen some steps after it began."""
+    return min(_MOST_EPOCHS, 1 + math.ceil(_STEPS_BACK / len(trainer.train_loader)))
+
+
+def _copy_last(trainer: Any, folder: Path) -> None:
+    """Ultralytics overwrites its last checkpoint: a copy for each epoch whose state is kept. Without room, there is none."""
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"epoch-{trainer.epoch + 1 - _epochs_kept(trainer)}.pt").unlink(missing_ok=True)
+        shutil.copyfile(trainer.last, folder / f"epoch-{trainer.epoch + 1}.pt")
 
 
 def _parts(trainer: Any) -> dict[str, Any]:

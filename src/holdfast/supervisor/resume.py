@@ -39,13 +39,14 @@ class Origin:
     step: int | None = None
     kept: Path | None = None
     kept_step: int | None = None
+    before: int | None = None  # states of this step and later ones are not trusted
 
 
 def find_origin(run: RunFolder, *, before: int | None = None) -> Origin:
     """The newest clean checkpoints of a run, from before step `before` if that is given."""
-    theirs = next(_clean(run, saved_by_the_script(run), before), (None, None))
-    kept = next(_clean(run, _kept_by_holdfast(run), before), (None, None))
-    return Origin(*theirs, *kept)
+    path, step = next(_clean(run, saved_by_the_script(run), before), (None, None))
+    kept, kept_step = next(_clean(run, _kept_by_holdfast(run), before), (None, None))
+    return Origin(path, step, kept, kept_step, before)
 
 
 def confirmed(folder: Path, facts: Mapping[str, Any]) -> str | None:
@@ -195,6 +196,7 @@ def environment(run: RunFolder, origin: Origin, changes: Changes, attempt: int) 
         "HOLDFAST_CHECKPOINT_STEP": origin.step,
         "HOLDFAST_KEPT": origin.kept,
         "HOLDFAST_KEPT_STEP": origin.kept_step,
+        "HOLDFAST_BEFORE": origin.before,
         "HOLDFAST_WORKERS": changes.workers,
         "HOLDFAST_MICRO_BATCHES": changes.parts if changes.parts > 1 else None,
         "HOLDFAST_LR_FACTOR": changes.lr_factor if changes.lr_factor != 1.0 else None,

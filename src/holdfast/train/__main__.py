@@ -72,14 +72,15 @@ def _become_ultralytics(settings: DetectSettings, resume: Path | None) -> int:
     folder = run / "ultralytics"
     if resume is not None and not folder.exists():
         shutil.copytree(resume / "ultralytics", folder)
-    saved = ultralytics.newest(folder)
+    before = os.environ.get("HOLDFAST_BEFORE", "")
+    saved = ultralytics.newest(folder, int(before) if before.isdigit() else None)
     if saved is not None and (not saved.epochs or saved.epochs >= settings.epochs):
         return _is_finished(settings, resume, saved.file)
     command = ultralytics.command(settings, folder, resume=saved.file if saved is not None else None)
     for line in ultralytics.remarks(settings):
         print(f"holdfast: {line}", flush=True)
+    ultralytics.cut_results(folder, saved.epochs if saved is not None else 0)
     if saved is not None:
-        ultralytics.cut_results(folder, saved.epochs)
         print(f"holdfast: resumes after epoch {saved.epochs} from {saved.file}, with the settings stored there", flush=True)
     return os.execv(command[0], command)
 

@@ -3,6 +3,7 @@
 HOLDFAST_ATTEMPT             2, 3, …
 HOLDFAST_CHECKPOINT          the checkpoint for a script that loads it itself; HOLDFAST_CHECKPOINT_STEP
 HOLDFAST_KEPT                Holdfast's own checkpoint, for other scripts: see fast_forward.py; HOLDFAST_KEPT_STEP
+HOLDFAST_BEFORE              the step before which the training went well, for a trainer that chooses a checkpoint itself
 HOLDFAST_WORKERS             the maximum number of loader workers
 HOLDFAST_MICRO_BATCHES       parts that a `@run.step` splits every batch into
 HOLDFAST_LR_FACTOR           a factor on the learning rate

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 import yaml
 
+from holdfast.checkpoints.manifest import kept_in
 from holdfast.data.cache import cache_folder, fingerprint
 from holdfast.errors import UsageError
 from holdfast.train.settings import DetectSettings, TrainSettings
@@ -80,8 +81,12 @@ class Saved(NamedTuple):
     epochs: int
 
 
-def newest(folder: Path) -> Saved | None:
-    """The checkpoint to resume from: that of the most epochs. A process killed while it saves leaves a torn file."""
+def newest(folder: Path, before: int | None = None) -> Saved | None:
+    """The checkpoint of the most epochs, `before` a step, to resume from. A process killed while it saves leaves a torn file."""
+    if before is not None:  # Ultralytics overwrites its last one; the callbacks have copies of it
+        kept = kept_in(folder / "weights" / "state")
+        copies = [Saved(one.path.with_name(f"epoch-{one.epoch}.pt"), one.epoch or 0) for one in kept if one.step < before]
+        return max((copy for copy in copies if _epochs_in(copy.file) == copy.epochs), key=lambda copy: copy.epochs, default=None)
     checkpoints = [Saved(file, epochs) for file in (folder / "weights").glob("*.pt") if (epochs := _epochs_in(file)) is not None]
     finished = [saved for saved in checkpoints if saved.file.name == "last.pt" and not saved.epochs]
     return max(finished or checkpoints, key=lambda saved: (saved.epochs, saved.file.name == "last.pt"), default=None)

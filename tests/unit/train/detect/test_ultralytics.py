@@ -17,6 +17,7 @@ import yaml
 from PIL import Image
 
 from holdfast.errors import UsageError
+from holdfast.state.store import CheckpointStore
 from holdfast.train.__main__ import _become_ultralytics
 from holdfast.train.detect.ultralytics import command, cut_results, is_yolo, newest, remarks, translated
 from holdfast.train.settings import DetectSettings
@@ -56,6 +57,19 @@ def test_a_torn_checkpoint_is_passed_over_and_results_are_cut_to_what_was_saved(
     assert (tmp_path / "results.csv").read_text() == "epoch,loss\n1,4\n2,3\n3,2\n"
     torch.save({"epoch": -1, "optimizer": None}, weights / "last.pt")
     assert newest(tmp_path) == (weights / "last.pt", 0)  # finished
+
+
+def test_of_a_training_that_went_wrong_the_last_epoch_before_it_is_resumed(tmp_path: Path) -> None:
+    states = CheckpointStore(tmp_path / "weights" / "state")
+    for epochs in (1, 2, 3):
+        states.save(8 * epochs, epoch=epochs, model=torch.nn.Linear(2, 1))
+        states.wait()
+        torch.save({"epoch": epochs - 1, "ema": torch.zeros(9)}, states.folder / f"epoch-{epochs}.pt")
+    torch.save({"epoch": 2, "ema": torch.zeros(9)}, tmp_path / "weights" / "last.pt")
+    assert newest(tmp_path, before=20) == (states.folder / "epoch-2.pt", 2)
+    (states.folder / "epoch-2.pt").write_bytes(b"torn")
+    assert newest(tmp_path, before=20) == (states.folder / "epoch-1.pt", 1)
+    assert newest(tmp_path, before=8) is None, "from the beginning"
 
 
 def test_a_run_killed_after_its_last_epoch_is_finished_with_a_whole_last_checkpoint(
