@@ -283,15 +283,18 @@ class Restarts:
     def _decide(self, post_mortem: PostMortem, code: int) -> Launch | None:
         from holdfast.recovery.restart import Changes, Ending, Stop, decide
         from holdfast.supervisor.resume import find_origin
-        from holdfast.supervisor.set_aside import set_aside, set_damaged_aside
+        from holdfast.supervisor.set_aside import set_aside, set_damaged_aside, set_undone_aside
 
         is_again = bool(self._endings) and not post_mortem.steps  # a restart that failed before its first step
         refused = str(post_mortem.finding.evidence.get("error") or "") if is_again else ""
         self._set_aside = set_aside(self._run, refused, len(self._endings))
         if is_again and post_mortem.finding.code == _TORN:
             self._set_aside = set_damaged_aside(self._run, self._since)
-        rolling_back = self._rolling_back.settings.get("before") if self._rolling_back is not None else None
-        origin = find_origin(self._run, before=_before(post_mortem.finding) if rolling_back is None else rolling_back)
+        before = _before(post_mortem.finding)
+        if self._rolling_back is not None:
+            before = int(self._rolling_back.settings["before"])
+            self._set_aside = set_undone_aside(self._run, before)
+        origin = find_origin(self._run, before=before)
         self._cannot_load |= is_again and post_mortem.finding.code == _CANNOT_LOAD
         if self._cannot_load:
             origin = replace(origin, path=None, step=None)
@@ -357,6 +360,7 @@ class Restarts:
         lost = self._done_again(origin) if flag else None
         parts = [self._from(origin, flag, lost), *changes.sentences()]
         moved = "the damaged checkpoint" if post_mortem.finding.code == _TORN else "earlier checkpoints"
+        moved = "later checkpoints" if self._rolling_back is not None else moved
         parts += [f"{moved} moved to {self._set_aside}"] if self._set_aside is not None else []
         line = f"{self._why(post_mortem)}\n"
         number = sum(not ending.flag_failed for ending in self._endings)

@@ -139,12 +139,12 @@ def _clean(run: RunFolder, paths: Iterable[Path], before: int | None) -> Iterato
             continue
         if summary.weights_only or not summary.holds & {"weights", "ema"}:  # the best model's weights, or no model at all
             continue
-        step = _step_of(run, path, summary.step)
+        step = step_of(run, path, summary.step)
         if is_clean(verdict) and (before is None or step is None or step < before):
             yield path, step
 
 
-def _step_of(run: RunFolder, path: Path, own: int | None) -> int | None:
+def step_of(run: RunFolder, path: Path, own: int | None) -> int | None:
     """The step of a checkpoint: as the journal saw it saved, else as it says itself, else how far the run was at that moment."""
     mark = mark_of(path)
     for row in run.journal if mark is not None else ():

@@ -1,4 +1,5 @@
-"""Move checkpoints that keep a script from starting again: it refuses to start beside them, or cannot load a damaged one.
+"""Move checkpoints that keep a script from starting again as it should: it refuses to start beside them, cannot load a damaged
+one, or would take its newest one, which is from after the trouble.
 
 Nothing is deleted.
 """
@@ -12,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.signals.run_folder import RunFolder
-from holdfast.supervisor.resume import changed, saved_by_the_script
+from holdfast.supervisor.resume import changed, saved_by_the_script, step_of
 
-_DAMAGED = "damaged"  # the folder for them
+_DAMAGED, _UNDONE = "damaged", "undone"  # the folders for them
 _REFUSES = re.compile(r"not empty|already (?:present|exist)|exists? already", re.IGNORECASE)
 
 
@@ -44,12 +45,31 @@ def set_damaged_aside(run: RunFolder, since: float) -> Path | None:
     failed = [row for row in rows if row.get("event") == "unreadable" and float(row["time"]) >= since]
     if not failed or changed(path := Path(str(failed[-1]["path"]))) < float(run.info().get("started") or 0.0):
         return None
-    damaged = path.parent if _is_one_save(path.parent, rows) else path
+    return _move(run, path.parent if _is_one_save(path.parent, rows) else path, _DAMAGED)
+
+
+def set_undone_aside(run: RunFolder, before: int) -> Path | None:
+    """Move what the script saved at step `before` or later, so that one that takes its newest checkpoint takes an earlier one.
+
+    What it has loaded itself stays: it may not start without it.
+    """
+    rows = list(run.journal)
+    loaded = {row.get("path") for row in rows if row.get("event") == "loaded"}
+    moved = None
+    for path in saved_by_the_script(run):
+        step = step_of(run, path, None)
+        if step is not None and step >= before and str(path) not in loaded:
+            moved = _move(run, path.parent if _is_one_save(path.parent, rows) else path, _UNDONE) or moved
+    return moved
+
+
+def _move(run: RunFolder, path: Path, name: str) -> Path | None:
+    """Move a save into a new folder within the folder `name` beside it."""
     with contextlib.suppress(OSError):
-        (damaged.parent / _DAMAGED).mkdir(exist_ok=True)
-        moved = _new_folder(damaged.parent / _DAMAGED, 1) / damaged.name
-        damaged.rename(moved)
-        run.journal.write("checkpoint", event="set-aside", path=str(damaged), set_aside=str(moved))
+        (path.parent / name).mkdir(exist_ok=True)
+        moved = _new_folder(path.parent / name, 1) / path.name
+        path.rename(moved)
+        run.journal.write("checkpoint", event="set-aside", path=str(path), set_aside=str(moved))
         return moved
     return None
 

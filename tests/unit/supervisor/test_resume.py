@@ -20,7 +20,7 @@ from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
 from holdfast.supervisor.resume import Origin, arguments, confirmed, environment, find_origin, names_in
-from holdfast.supervisor.set_aside import set_aside, set_damaged_aside
+from holdfast.supervisor.set_aside import set_aside, set_damaged_aside, set_undone_aside
 
 
 @pytest.fixture
@@ -195,6 +195,16 @@ def test_what_was_moved_earlier_is_not_replaced(run: RunFolder, tmp_path: Path) 
     told(run, out / "a.pt")
     assert set_aside(run, f"{out} is not empty", 1) == out / "attempt-2"
     assert (out / "attempt-1" / "a.pt").read_text() == "of the run that this one resumes"
+
+
+def test_saves_from_after_the_trouble_are_moved_but_not_what_the_script_began_with(run: RunFolder, tmp_path: Path) -> None:
+    for name, step in (("early.pt", 10), ("late.pt", 30), ("begun-with.pt", 30)):
+        save(tmp_path / name, step, 100.0 + step)
+        run.journal.write("checkpoint", event="saved", path=str(tmp_path / name), step=step, mark=mark_of(tmp_path / name))
+    run.journal.write("checkpoint", event="loaded", path=str(tmp_path / "begun-with.pt"))
+    assert set_undone_aside(run, 20) == tmp_path / "undone/attempt-1/late.pt"
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["begun-with.pt", "early.pt"]
+    assert set_undone_aside(run, 20) is None, "it is moved once"
 
 
 def unreadable(run: RunFolder, path: Path, at: float) -> None:
