@@ -205,6 +205,15 @@ def test_a_worker_that_dies_while_its_batch_is_read_is_no_rank_that_is_gone(erro
     assert [(found.text.name, found.line) for found in answer.matches] == [(name, error)] and answer.unknown is None
 
 
+def test_a_connection_that_breaks_while_a_batch_is_waited_for_is_a_workers_and_no_ranks() -> None:
+    error = "ConnectionResetError: [Errno 104] Connection reset by peer"
+    waits = DEAD_WORKER.replace("multiprocessing/reductions.py", "utils/data/dataloader.py").replace("rebuild_storage_fd", "{}")
+    for frame, name in (("_try_get_data", "worker-hung-up"), ("read_metrics", "peer-is-gone")):
+        answer = search_text(waits.replace("{}", frame).format(error=error))
+        assert [found.text.name for found in answer.matches] == [name]
+        assert answer.matches[0].text.page == ("loader-stall" if frame == "_try_get_data" else "collective-stall")
+
+
 class Conditional(nn.Module):
     def __init__(self) -> None:
         super().__init__()

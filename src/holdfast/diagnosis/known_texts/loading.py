@@ -55,6 +55,15 @@ OF_LOADING = (
         is_frame=True,
     ),
     KnownText(
+        "worker-hung-up",
+        ("dataloader.py*, in _try_get_data",),
+        "loader-stall",
+        "A loader worker died before its batch had been read: killed (often for memory), or a crash in a library.",
+        "Run once with num_workers=0 to see the error; check `free -h` and `dmesg`.",
+        is_frame=True,
+        only_with="peer-is-gone",
+    ),
+    KnownText(
         "loader-timeout",
         ("DataLoader timed out after",),
         "loader-stall",
