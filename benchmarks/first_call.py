@@ -14,6 +14,7 @@ import os
 import sys
 import time
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # idle threads leave the cores to others: many more trials
 import torch
 from machine import machine
 

@@ -10,7 +10,7 @@ from tensordict import TensorDict
 
 PACKAGE = "rsl_rl"
 PIP = "rsl-rl-lib"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 
