@@ -63,9 +63,8 @@ class Judging:
                 _get_ready()
             if not wait_for_training(self._run, self._stop, seconds=_SHORT_SECONDS, or_if=self._is_worth_it):
                 return
-            judge = make_judge(
-                self._run, self._trouble, self._start_again
-            )  # first, or on a busy machine the last look comes too late
+            # first, or on a busy machine the last look comes too late
+            judge = make_judge(self._run, self._trouble, self._start_again)
             be_nice()
             seconds = _EVERY_SECONDS
             while not self._stop.wait(seconds):

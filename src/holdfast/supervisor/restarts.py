@@ -329,9 +329,8 @@ class Restarts:
         if self._signals.hurry.wait(wait) or self._signals.requested is not None:
             return None
         factor, limit = decided.changes.lr_factor * lowered(self._run, self._since), None
-        if (
-            self._rolling_back is not None and "lr_limit" in self._rolling_back.settings
-        ):  # a schedule may have lowered it meanwhile
+        if self._rolling_back is not None and "lr_limit" in self._rolling_back.settings:
+            # as it was then: a schedule may have lowered it since
             limit = highest_lr(self._run, origin.kept_step or 0, int(self._rolling_back.settings["before"]))
         self._changes = replace(decided.changes, lr_factor=factor, lr_limit=limit)
         with contextlib.suppress(OSError):  # what was posted for the attempt before is not for this one

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import itertools
+import math
 import pickletools
 import sys
 import zipfile
@@ -83,11 +84,13 @@ class Saved(NamedTuple):
 
 def newest(folder: Path, before: int | None = None) -> Saved | None:
     """The checkpoint of the most epochs, `before` a step, to resume from. A process killed while it saves leaves a torn file."""
-    if before is not None:  # Ultralytics overwrites its last one; the callbacks have copies of it
-        kept = kept_in(folder / "weights" / "state")
-        copies = [Saved(one.path.with_name(f"epoch-{one.epoch}.pt"), one.epoch or 0) for one in kept if one.step < before]
-        return max((copy for copy in copies if _epochs_in(copy.file) == copy.epochs), key=lambda copy: copy.epochs, default=None)
     checkpoints = [Saved(file, epochs) for file in (folder / "weights").glob("*.pt") if (epochs := _epochs_in(file)) is not None]
+    if before is not None:  # Ultralytics overwrites its last one; the callbacks have copies of it, and say how long an epoch is
+        kept = [one for one in kept_in(folder / "weights" / "state") if one.epoch]
+        copies = [Saved(one.path.with_name(f"epoch-{one.epoch}.pt"), one.epoch or 0) for one in kept]
+        whole = [*checkpoints, *(copy for copy in copies if _epochs_in(copy.file) == copy.epochs)]
+        steps = max((one.step / (one.epoch or 1) for one in kept), default=math.inf)
+        return max((saved for saved in whole if 0 < saved.epochs * steps < before), key=lambda saved: saved.epochs, default=None)
     finished = [saved for saved in checkpoints if saved.file.name == "last.pt" and not saved.epochs]
     return max(finished or checkpoints, key=lambda saved: (saved.epochs, saved.file.name == "last.pt"), default=None)
 

@@ -70,6 +70,9 @@ def test_of_a_training_that_went_wrong_the_last_epoch_before_it_is_resumed(tmp_p
     (states.folder / "epoch-2.pt").write_bytes(b"torn")
     assert newest(tmp_path, before=20) == (states.folder / "epoch-1.pt", 1)
     assert newest(tmp_path, before=8) is None, "from the beginning"
+    (states.folder / "epoch-1.pt").unlink()
+    torch.save({"epoch": 0, "ema": torch.zeros(9)}, tmp_path / "weights" / "best.pt")
+    assert newest(tmp_path, before=20) == (tmp_path / "weights" / "best.pt", 1), "rather than from the beginning"
 
 
 def test_a_run_killed_after_its_last_epoch_is_finished_with_a_whole_last_checkpoint(
