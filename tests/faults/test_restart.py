@@ -243,7 +243,7 @@ def test_a_script_that_cannot_resume_is_fast_forwarded_after_an_error_and_the_er
     assert "script-error" in [one["code"] for one in shown["findings"]]
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # tests/unit/recovery/test_judge.py decides the same
 def test_a_roll_back_early_in_a_run_makes_the_undone_steps_again_and_ends_with_the_weights_of_a_run_without_the_fault(
     tmp_path: Path,
 ) -> None:
@@ -257,6 +257,7 @@ def test_a_roll_back_early_in_a_run_makes_the_undone_steps_again_and_ends_with_t
     assert read_run(RunFolder.open(tmp_path / "runs/a")).num_steps == 400, "it is diagnosed over both attempts"
 
 
+@pytest.mark.slow
 def test_a_training_whose_tracker_is_gone_resumes_with_trackers_offline(tmp_path: Path) -> None:
     """The server goes away at step 30, and stays away."""
     (tmp_path / "train.py").write_text(TRACKED)
