@@ -3,6 +3,7 @@
     python benchmarks/population.py --count 1000 --jobs 20 --json population.jsonl     minutes on 16 cores; resumes where it ended
     python benchmarks/population.py --count 0 --json population.jsonl --calibrate      count how often causes were right
     python benchmarks/population.py --from 42 --count 1 --folder here                  one of them, kept to be looked at
+    python benchmarks/population.py --from 7000 --count 900 --healthy --json more.jsonl    all healthy: how often one is alarmed
 
 Even seeds are for building: their misses are named. Odd seeds are only scored. A healthy training counts only if its own states
 show that it learned: at its end the held-out loss is clearly below the first one and below that of a constant answer, and no
@@ -48,7 +49,7 @@ FAMILIES = {
 SHOWN_BY_STATES = ("numbers", "learning rate")  # families whose harm shows in the training's own states
 FAMILY = {code: family for family, codes in FAMILIES.items() for code in codes.split()}
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "HOLDFAST_SAVE_EVERY": "0.3"}
-ROSE = 1.04  # the held-out loss, since its best: then overfitting is no false alarm
+ROSE, WAITED, LEAKED = 1.04, 0.2, 0.2  # held-out loss since its best, of the time, of held-out samples: then it may be said
 CLEARLY, BAR = 0.8, {"likely": LIKELY, "possible": POSSIBLE}
 SECONDS = 150.0
 CALIBRATION, EDGES = (
@@ -68,10 +69,10 @@ def drawn_for(seed: int, code: str) -> Draw:
     return next(one for place in range(100_000) if needs <= has(one := draw(seed + 1_000_000 * place)))
 
 
-def run_one(seed: int, kept: Path | None) -> Row:
+def run_one(seed: int, kept: Path | None, healthy: bool) -> Row:
     """One training under `holdfast run --policy observe`, and what it came to."""
     torch.set_num_threads(1)
-    code = fault_of(seed)
+    code = "" if healthy else fault_of(seed)
     one = drawn_for(seed, code)
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)
@@ -111,9 +112,22 @@ def learned(one: Draw, states: Path) -> Row:
         for name, value in (*model.named_parameters(), *model.named_buffers()):
             value.copy_(torch.from_numpy(kept[f"{point} {name}"]))
         losses.append(float(loss_of(made.kind, model(x.float() if x.is_floating_point() else x), y)))
+    evaluated, (x, _) = kept["evaluated"].tolist(), made.held_out
+    learned_from = {row.tobytes() for row in made.inputs.numpy()}
+    true = {
+        "overfitting": max(rise(losses), rise(evaluated)) > ROSE,
+        "metric-decline": rise(evaluated) > ROSE,
+        "split-leak": sum(row.tobytes() in learned_from for row in x.numpy()) > LEAKED * len(x),
+        "slow-loading": float(kept["waited"]) > WAITED,
+    }
     limit, past_its_best = CLEARLY * min(losses[0], constant_answer(made, y)), min(losses) + 0.05 * losses[0]
     healthy = all(map(math.isfinite, losses)) and losses[-1] < min(limit, past_its_best)
-    return {"healthy": healthy, "losses": [round(loss, 4) for loss in losses]}
+    return {"healthy": healthy, "losses": [round(loss, 4) for loss in losses], "true": [code for code in true if true[code]]}
+
+
+def rise(losses: list[float]) -> float:
+    """How many times as large as its best a held-out loss is at the end: the mean of the last two, if there are some."""
+    return sum(losses[-2:]) / 2 / min(losses) if len(losses) > 4 and min(losses) > 0.0 else 1.0
 
 
 def constant_answer(made: Draw, y: torch.Tensor) -> float:
@@ -140,12 +154,11 @@ def interval(count: int, whole: int) -> str:
 
 
 def alarms(row: Row) -> list[str]:
-    """What was raised above info and is not true of a healthy training.
+    """What was raised above info and is not true of a healthy training, by its own states, evaluations, samples and clock.
 
-    True are overfitting where the held-out loss of its own states rose, and computing on the CPU, since GPUs are hidden.
+    Computing on the CPU is true of all, since GPUs are hidden.
     """
-    losses = row.get("losses") or [0.0]
-    true = {"computing-on-cpu", *(["overfitting"] if losses[-1] > ROSE * min(losses) else [])}
+    true = {"computing-on-cpu", *row.get("true", ())}
     return sorted({code for code, severity in row["raised"] if severity != "info"} - true)
 
 
@@ -237,6 +250,7 @@ def main() -> int:
     parser.add_argument("--from", dest="first", type=int, default=0)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--healthy", action="store_true", help="no seed gets a fault")
     parser.add_argument("--json", type=Path, help="a line for each training is added here; those that it has are not run again")
     parser.add_argument("--folder", type=Path, help="keep the runs here")
     parser.add_argument("--calibrate", action="store_true", help="write what even seeds say of causes into Holdfast, and end")
@@ -244,7 +258,7 @@ def main() -> int:
     rows = read(given.json)
     waiting = [seed for seed in range(given.first, given.first + given.count) if seed not in {row["seed"] for row in rows}]
     with ProcessPoolExecutor(given.jobs) as pool:
-        for future in as_completed([pool.submit(run_one, seed, given.folder) for seed in waiting]):
+        for future in as_completed([pool.submit(run_one, seed, given.folder, given.healthy) for seed in waiting]):
             rows.append(future.result())
             if given.json:
                 with given.json.open("a") as file:

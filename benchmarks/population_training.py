@@ -2,7 +2,8 @@
 
     python benchmarks/population_training.py SEED
 
-Leaves `states.npz` in its folder: the weights at five points of the run, for whoever wants to know whether it learned.
+Leaves `states.npz` in its folder, for whoever wants to know the truth: the weights at five points of the run, its evaluations,
+and the share of its time that it waited for batches.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 import sys
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace as Draw
 from typing import Any
@@ -290,7 +292,8 @@ class Training:
         self.optimizer = kind(trained, lr=one.lr, weight_decay=one.weight_decay, **more)
         self.schedule, self.by_loss = schedule_of(one, self.optimizer), one.schedule == "plateau"
         self.scaler = torch.amp.GradScaler("cpu", enabled=one.precision == "float16")
-        self.best, self.states = math.inf, {f"0 {name}": value for name, value in arrays(self.model).items()}
+        self.best, self.waited, self.seconds, self.evaluated = math.inf, 0.0, 0.0, []
+        self.states = {f"0 {name}": value for name, value in arrays(self.model).items()}
         samples = Samples(*self.data.held_out, one.form)
         self.held_out = DataLoader(samples, 128) if one.held_out_by == "loader" else [self.data.held_out]
 
@@ -303,13 +306,19 @@ class Training:
 
     def run(self) -> None:
         one, step, every, apart = self.draw, 0, max(20, self.draw.steps // 12), self.draw.steps // (POINTS - 1)
-        for number, (batch, last) in enumerate(batches(one, self.data), 1):
+        drawn = enumerate(batches(one, self.data), 1)
+        while True:
+            begun = time.perf_counter()
+            number, (batch, last) = next(drawn)
+            self.waited += time.perf_counter() - begun
             self.model.train()
             loss = self.loss(batch)
             self.scaler.scale(loss / one.accumulate).backward()
+            if number % one.accumulate == 0:
+                self._update()
+            self.seconds += time.perf_counter() - begun
             if number % one.accumulate:
                 continue
-            self._update()
             step += 1
             if step % apart == 0:
                 self.states |= {f"{step // apart} {name}": value for name, value in arrays(self.model).items()}
@@ -341,10 +350,12 @@ class Training:
         if self.draw.save == "last" or (self.draw.save == "best" and loss < self.best):
             torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "step": step}, "last.pt")
         self.best = min(self.best, loss)
+        self.evaluated.append(loss)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     training = Training(draw(int(sys.argv[1])))
     training.run()
-    np.savez("states.npz", **training.states)
+    waited = training.waited / training.seconds
+    np.savez("states.npz", evaluated=np.array(training.evaluated), waited=np.array(waited), **training.states)

@@ -12,6 +12,7 @@ from holdfast.detectors.loss_divergence import rate_restarted
 from holdfast.signals.metric_direction import better
 from holdfast.signals.view import SignalView
 
+_AT_FIRST = 5  # training losses
 HELD_OUT = ("val", "valid", "validation", "eval", "test", "dev")
 
 
@@ -32,7 +33,8 @@ def metric_decline(
             continue
         needed = clear_fall(values[:-in_a_row].tolist(), noise=noise)
         if way == "lower":
-            needed = max(needed, of_learned * float(values[0] - values.min()))
+            before = signals.first("loss", _AT_FIRST if name == "loss" else 0)[1]  # the first evaluation may come late
+            needed = max(needed, of_learned * float(np.max([values[0], *before]) - values.min()))
         if is_nothing_yet(values.tolist(), way) or float(tail[0] - tail[-1]) < needed or found_nothing(signals, split):
             continue
         since = int(steps[-in_a_row - 1])

@@ -43,7 +43,7 @@ def look(run: RunView, step: int, split: str = "train", source: int = 0, *, labe
 def looked_at(held_out: dict[str, Any] | None = None, run: RunView | None = None, **learned: Any) -> RunView:
     run = run or view()
     for number in range(8):
-        look(run, 10 * number, **learned)
+        look(run, 10 * number, **(learned if number else {**learned, "known": min(0, learned.get("known", 0))}))
         if held_out is not None:
             look(run, 10 * number + 5, "val", 1, **held_out)
     return run
@@ -107,6 +107,10 @@ def test_samples_that_come_again_within_one_pass_say_nothing_of_the_split() -> N
     held_out = {"known": 3, "known_share": 0.1}
     assert split_leak(looked_at(held_out, known=2)) is None
     assert split_leak(looked_at(held_out, known=2, repeats=0)) is not None  # of later passes
+    run = view()
+    for number, known in enumerate((0, 2, 1)):  # one pass, which begins like none before
+        look(run, 10 * number, known=known, known_share=0.05, **({} if number else {"repeats": 0}))
+    assert split_leak(looked_at(held_out, run, known=4, repeats=0)) is None
 
 
 def test_one_clean_data_set_beside_the_training_data_is_enough() -> None:

@@ -134,6 +134,8 @@ def test_three_evaluations_in_a_row_that_are_worse_are_a_decline() -> None:
     assert metric_decline(evaluations("loss", 0.9, 0.8, 0.75, 0.7, 0.72, 0.8, 0.95)) is not None
     near_its_best = (0.66, 0.44, 0.21, 0.12, 0.109, 0.11, 0.108, 0.106, 0.102, 0.1028, 0.1036, 0.1078, 0.1155)
     assert metric_decline(evaluations("loss", *near_its_best)) is None, "a fiftieth of what was learned"
+    late = evaluations("loss", 0.0003, 0.0012, 0.0032, 0.0044, loss=np.geomspace(1.4, 0.0003, 400))
+    assert metric_decline(late) is None, "all was learned before the first evaluation"
     assert metric_decline(evaluations("accuracy", 0.5, 0.52, 0.54, 0.55, 0.56, 0.52, 0.47, 0.48)) is None
     assert metric_decline(evaluations("reward", 500, 400, 300, 200, 100)) is None
     assert metric_decline(evaluations("loss", 0.5, 0.6, 0.7, 0.8, 0.9, split="train")) is None

@@ -47,7 +47,7 @@ def _repeat(rows: list[InputSample]) -> float:
 
 
 def _first_pass(rows: list[InputSample]) -> list[InputSample]:
-    return rows[: next((number for number, row in enumerate(rows) if row.repeats >= 0), len(rows))]
+    return rows[: next((number for number, row in enumerate(rows) if number and row.repeats >= 0), len(rows))]
 
 
 def _leaked(rows: list[InputSample], learned: list[InputSample], alone: float) -> float:
