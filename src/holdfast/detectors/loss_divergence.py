@@ -10,6 +10,7 @@ from holdfast.signals.view import Floats, SignalView, Steps
 
 _ZONE = 128  # steps that are looked at for the rise
 _BEGINNING = 10
+_JUMP = 3.0  # times a learning rate at once; a warm-up climbs by more, in many steps
 _ABRUPT = 12  # steps after the onset that must be high already
 _SLOW = ((0, 0.0), (12, 0.1), (44, 0.15), (108, 0.15))  # steps that a rise took, and how much more it must then have cost
 
@@ -170,7 +171,18 @@ def learning_rates(signals: SignalView, onset: int, *, since: int | None = None)
     evidence: dict[str, float | int] = {"lr": float(lr[-1])} if len(lr) else {}
     if len(past := lr[lr_steps < onset - _ZONE // 2]):
         evidence["lr_before"] = float(np.median(past[-_ZONE:]))
-    jumped = np.flatnonzero((lr[1:] > 3 * lr[:-1]) & (lr_steps[1:] >= since) & (lr_steps[1:] <= onset)) + 1
-    if len(jumped) and lr[jumped[0]] > 1.05 * signals.highest("lr", before=int(lr_steps[jumped[0]])):
-        evidence["lr_jumped_at"], evidence["lr_before"] = int(lr_steps[jumped[0]]), float(lr[jumped[0] - 1])
+    at = [place for place in np.flatnonzero(lr[1:] > _JUMP * lr[:-1]) + 1 if since <= lr_steps[place] <= onset][:1]
+    if at and jumps(float(lr[at[0] - 1]), float(lr[at[0]]), signals.highest("lr", before=int(lr_steps[at[0]]))):
+        evidence["lr_jumped_at"], evidence["lr_before"] = int(lr_steps[at[0]]), float(lr[at[0] - 1])
     return evidence
+
+
+def jumps(before: float, rate: float, highest: float) -> bool:
+    """Whether a learning rate left both the one before it and all that the run ever had."""
+    return rate > _JUMP * before > 0 and rate > 1.05 * highest
+
+
+def jumped_rate(signals: SignalView, onset: int, *, since: int | None = None) -> dict[str, float | int]:
+    """The learning rates if they jumped, else nothing: a roll-back must know, whatever shows the trouble."""
+    rates = learning_rates(signals, onset, since=since)
+    return rates if "lr_jumped_at" in rates else {}

@@ -7,7 +7,7 @@ import numpy as np
 from holdfast.detectors.evaluations import collapsed
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.levels import usual
-from holdfast.detectors.loss_divergence import learning_rates
+from holdfast.detectors.loss_divergence import jumped_rate
 from holdfast.detectors.metric_decline import found_nothing, judged, others_improve
 from holdfast.signals.view import Floats, SignalView, Steps
 
@@ -52,12 +52,6 @@ def _finding(signals: SignalView, split: str, name: str, steps: Steps, values: F
         "before": float(values[good]),
         "best": float(values[best]),
         "best_step": int(steps[best]),
-        **_rates_since(signals, int(steps[good]), int(steps[good + 1])),
+        **jumped_rate(signals, int(steps[good + 1]), since=int(steps[good])),
     }
     return Finding("metric-collapse", step=int(steps[-1]), severity="critical", evidence=evidence)
-
-
-def _rates_since(signals: SignalView, good: int, bad: int) -> dict[str, float | int]:
-    """The learning rates, if they jumped between the last good evaluation and the first bad one: a roll-back must know."""
-    rates = learning_rates(signals, bad, since=good)
-    return rates if "lr_jumped_at" in rates else {}

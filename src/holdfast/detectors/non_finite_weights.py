@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.detectors.finding import Finding
+from holdfast.detectors.loss_divergence import jumped_rate
 from holdfast.signals.view import SignalView, measured
 
 
@@ -22,7 +23,8 @@ def non_finite_weights(signals: SignalView, *, in_a_row: int = 10, memory: int =
     alive = np.flatnonzero(~dead)
     start = int(alive[-1]) + 1 if len(alive) else 0
     steps = signals.column("step", memory)
-    evidence = {"onset": int(steps[start]), "steps_in_a_row": len(dead) - start, "loss": _last_loss(signals)}
+    onset = int(steps[start])
+    evidence = {"onset": onset, "steps_in_a_row": len(dead) - start, "loss": _last_loss(signals), **jumped_rate(signals, onset)}
     return Finding("non-finite-weights", step=int(steps[-1]), severity="critical", evidence=evidence)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.levels import middle, rise_in_errors, usual_of_falling
-from holdfast.detectors.loss_divergence import learning_rates
+from holdfast.detectors.loss_divergence import jumped_rate, learning_rates
 from holdfast.detectors.metric_decline import HELD_OUT
 from holdfast.signals.metric_direction import better
 from holdfast.signals.view import Floats, SignalView, Steps
@@ -109,7 +109,9 @@ def _beyond_numbers(
     if not np.isfinite(early) or np.sum(wild[-window:]) < at_least:
         return None
     weights = {"weight_norm_before": float(norms[0]), "weight_norm": float(norms[1])}
-    evidence = {"onset": int(loss_at[int(np.argmax(wild))]), "bad_losses": int(np.sum(wild[-window:])), "of": window, **weights}
+    onset = int(loss_at[int(np.argmax(wild))])
+    evidence = {"onset": onset, "bad_losses": int(np.sum(wild[-window:])), "of": window, **weights}
+    evidence |= jumped_rate(signals, onset)
     return Finding("non-finite-weights", step=int(loss_at[-1]), severity="critical", evidence=evidence)
 
 

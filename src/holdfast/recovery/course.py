@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from holdfast.detectors.finding import Finding
+from holdfast.detectors.loss_divergence import jumped_rate, jumps
 from holdfast.detectors.metric_plateau import metric_plateau
 from holdfast.detectors.order import EVERY, OF_EVALUATIONS, OF_STEPS
 from holdfast.probe.follow import Follower
@@ -132,6 +133,19 @@ class Course:
         steps, norms = self._window.view().last("grad_norm", 4 * count)
         before, after = norms[steps < step], norms[steps >= step]
         return before[-count:], after[-count:]
+
+    def jumped_rate(self, step: int, rate: object) -> dict[str, float | int]:
+        """The learning rates, if they jumped shortly before a step whose `rate` is known; its rows may still be on their way."""
+        view = self._window.view()
+        _, rates = view.last("lr", 1)
+        if (
+            view.step < step
+            and len(rates)
+            and isinstance(rate, float)
+            and jumps(float(rates[-1]), rate, view.highest("lr", before=step))
+        ):
+            return {"lr": rate, "lr_before": float(rates[-1]), "lr_jumped_at": view.step + 1}
+        return jumped_rate(view, step)
 
     def snapshots(self) -> tuple[int, ...]:
         """The steps of which every rank holds a snapshot, oldest first."""

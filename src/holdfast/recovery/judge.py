@@ -190,7 +190,12 @@ class Judge:
             older = clean[:1] if evidence.get("damaged") else clean[-1:]  # states with such a weight pass for clean
             if older and older[0] < step and step > course.rolled_back_at:
                 facts = {name: evidence[name] for name in ("bad_tensors", "weights") if name in evidence}
-                finding = Finding("non-finite-weights", step=step, severity="critical", evidence={"onset": step, **facts})
+                finding = Finding(
+                    "non-finite-weights",
+                    step=step,
+                    severity="critical",
+                    evidence={"onset": step, **facts, **course.jumped_rate(step, evidence.get("lr"))},
+                )
                 self._judge(course, Seen((finding,), (finding,)))
 
     def _look_at_changes(self) -> None:

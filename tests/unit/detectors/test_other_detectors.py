@@ -78,6 +78,9 @@ def test_ten_steps_without_a_finite_number_are_a_dead_model(view: View, dead: di
         columns[name][38:] = value
     found = non_finite_weights(view(**columns))
     assert found is not None and (found.onset, found.evidence["steps_in_a_row"]) == (38, 12)
+    assert "lr_jumped_at" not in found.evidence
+    jumped = non_finite_weights(view(**columns, lr=np.where(np.arange(50) < 35, 0.1, 10.0)))
+    assert jumped is not None and jumped.evidence["lr_jumped_at"] == 35, "a roll-back must keep it from jumping again"
     columns["loss"][45], columns["non_finite"][45], columns["skipped"][45] = 1.0, 0, 0
     assert non_finite_weights(view(**columns)) is None
 

@@ -85,6 +85,21 @@ def test_a_weight_that_no_update_gets_past_is_undone_at_its_first_bad_step(
     assert letter["settings"] == {"to": 550, "before": 556, "lr_factor": 1.0, "warmup_steps": 0}
 
 
+def test_weights_that_a_learning_rate_that_jumped_has_damaged_are_its_work_though_its_rows_are_still_to_come(
+    run: RunFolder, train: Any, letters: Any, falling: Any
+) -> None:
+    training, judge = train(), Judge(run, defaults())
+    training.steps(falling(600), lr=np.full(600, 0.05))
+    training.holds_snapshots(500, 590)
+    judge.look()
+    weights = {"weights": "fc.weight: a weight of 2e+38, where 0.1 is normal", "damaged": True, "lr": 5.0}
+    run.journal.write("finding", code="non-finite-loss", severity="critical", step=608, rank=0, evidence=weights)
+    judge.look()
+    assert kinds(run, "diagnosis")[-1]["causes"][0] == "learning-rate-too-high"
+    (letter,) = letters()
+    assert letter["settings"] == {"to": 590, "before": 600, "lr_factor": 1.0, "warmup_steps": 0, "lr_limit": 0.05}
+
+
 NON_FINITE = {"code": "checkpoint-non-finite", "severity": "critical", "rank": 0, "evidence": {"bad_tensors": 2, "in_a_row": 2}}
 
 

@@ -14,7 +14,7 @@ SETTING_CHANGED = Cause(
         *("loss-divergence", "gradient-explosion", "metric-decline", "metric-collapse", "not-learning", "loss-oscillation"),
         *("loss-plateau", "non-finite-loss", "non-finite-gradient", "loss-spike", "underfitting", "gradient-vanishing"),
         *("dead-units", "overfitting", "slow-loading", "host-memory-growth", "gpu-memory-growth", "gpu-out-of-memory"),
-        *("host-out-of-memory",),
+        *("host-out-of-memory", "non-finite-weights"),
     ),
     signs=("lr-jumped", "lr-dropped", "change-before", "changed-since-good", "only-that-changed"),
     because="A setting changed shortly before the problem began.",
@@ -41,7 +41,7 @@ LEARNING_RATE_TOO_HIGH = Cause(
     code="learning-rate-too-high",
     seen_by=(
         *("loss-divergence", "gradient-explosion", "metric-collapse", "metric-decline", "loss-spike", "non-finite-loss"),
-        *("non-finite-gradient", "loss-oscillation", "not-learning"),
+        *("non-finite-gradient", "non-finite-weights", "loss-oscillation", "not-learning"),
     ),
     signs=("lr-jumped", "norm-exploded", "lr-huge", "lr-rising", "norms-grew", "norms-jumped", "lr-above-good"),
     against=(
