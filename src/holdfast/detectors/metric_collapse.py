@@ -9,6 +9,7 @@ from holdfast.detectors.finding import Finding
 from holdfast.detectors.levels import usual
 from holdfast.detectors.loss_divergence import jumped_rate
 from holdfast.detectors.metric_decline import found_nothing, judged, others_improve
+from holdfast.detectors.weights_jump import jumped_weights
 from holdfast.signals.view import Floats, SignalView, Steps
 
 
@@ -53,5 +54,6 @@ def _finding(signals: SignalView, split: str, name: str, steps: Steps, values: F
         "best": float(values[best]),
         "best_step": int(steps[best]),
         **jumped_rate(signals, int(steps[good + 1]), since=int(steps[good])),
+        **jumped_weights(signals, int(steps[good]), int(steps[good + 1])),
     }
     return Finding("metric-collapse", step=int(steps[-1]), severity="critical", evidence=evidence)

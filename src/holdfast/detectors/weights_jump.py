@@ -56,6 +56,20 @@ def weights_jump(
     return None if finding is not None and is_slight and not _rose_at_once(signals, finding) else finding
 
 
+def jumped_weights(signals: SignalView, since: int, until: int, *, slight: float = 0.05, times: float = 2.5) -> dict[str, float]:
+    """The norms before and after, if the weights changed from one sample to the next in these steps by more than updates can."""
+    steps, norms = signals.last("weight_norm", 64)
+    if len(norms) < 4 or not np.isfinite(norms).all() or norms.min() <= 0.0:
+        return {}
+    moved = np.abs(np.diff(np.log(norms))) * ((steps[1:] > since) & (steps[:-1] < until))
+    sized, ratios = signals.last("update_ratio", 64)
+    at = int(np.argmax(moved))
+    sized, ratios = sized[np.isfinite(ratios)], ratios[np.isfinite(ratios)]
+    if moved[at] <= slight or not beyond_updates(steps, norms, at, sized, ratios, times=times):
+        return {}
+    return {"weight_norm_before": float(norms[at]), "weight_norm": float(norms[at + 1])}
+
+
 def beyond_updates(
     steps: Steps, norms: Floats, at: int, sized: Steps, ratios: Floats, *, times: float = 1.25, together: float = 0.75
 ) -> bool:

@@ -37,8 +37,7 @@ def signs_of(curves: Curves, findings: Sequence[Finding]) -> dict[str, str]:
         *_of_metrics(curves),
         *_of_time(curves),
     ]
-    spans = {(finding.onset, finding.step if finding.code == "metric-collapse" else finding.onset) for finding in findings}
-    signs += [sign for since, until in spans for sign in _of_weights(curves, since, until)]
+    signs += [sign for start in {finding.onset for finding in findings} for sign in _of_weights(curves, start)]
     stays = any(finding.code in ("loss-divergence", "metric-collapse") for finding in findings)
     for finding in findings:
         if finding.evidence.get("recovered") and not stays:
@@ -118,20 +117,18 @@ def _of_norm(curves: Curves, onset: int | None) -> Iterable[Sign]:
             yield "norms-jumped", f"the gradient norm jumped to {float(near.max()):.3g} (normally {early:.3g})"
 
 
-def _of_weights(curves: Curves, since: int, until: int) -> Iterable[Sign]:
-    """A norm of the weights that changed in these steps by more than the updates between two samples can explain."""
+def _of_weights(curves: Curves, onset: int) -> Iterable[Sign]:
+    """A norm of the weights that changed at the onset by more than the updates between two samples can explain."""
     curve, sizes = (_named(curves, name) for name in ("weight_norm", "update_ratio"))
     if curve is None or sizes is None or not len(sizes) or len(curve) < 4 or curve.values.min() <= 0:
         return
-    first, last = (int(np.searchsorted(curve.steps, step)) for step in (since, until))  # the first samples from there on
-    moved = np.abs(np.diff(np.log(curve.values)))[max(2, first - 1) : last]
-    if not len(moved):
+    place = int(np.searchsorted(curve.steps, onset))  # the first sample from there on
+    if not 3 <= place < len(curve):
         return
-    place = max(3, first) + int(np.argmax(moved))
     then, now = float(curve.values[place - 1]), float(curve.values[place])
     if abs(now - then) < _of_gradients(curves, int(curve.steps[place - 1]), int(curve.steps[place])):
         return
-    if moved.max() > _WEIGHTS and beyond_updates(curve.steps, curve.values, place - 1, sizes.steps, sizes.values):
+    if abs(np.log(now / then)) > _WEIGHTS and beyond_updates(curve.steps, curve.values, place - 1, sizes.steps, sizes.values):
         yield "weights-jumped", f"the norm of the weights jumped from {then:.3g} to {now:.3g}"
 
 

@@ -206,7 +206,7 @@ def _at_once(evidence: Mapping[str, Any]) -> Iterable[Sign]:
 
 
 def _diverged(evidence: Mapping[str, Any]) -> Iterable[Sign]:
-    if "weight_norm_before" in evidence:  # which only the detector of weights that jump writes down
+    if "weight_norm_before" in evidence:  # which is written down only where they jumped
         before, now = (f"{float(evidence[name]):.3g}" for name in ("weight_norm_before", "weight_norm"))
         yield "weights-jumped", f"the norm of the weights jumped from {before} to {now}"
 
@@ -346,6 +346,7 @@ _OF = {
     "unshuffled-data": _order,
     "gradient-explosion": _at_once,
     "loss-divergence": _diverged,
+    "metric-collapse": _diverged,
     "non-finite-weights": _oversized,
     "preprocessing-mismatch": _scaled,
     "token-out-of-range": _out_of_range,

@@ -15,7 +15,7 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import torch
 from holdfast import units
 from holdfast.checkpoints.manifest import free_name, kept_in, read_manifest
 from holdfast.checkpoints.read import read_checkpoint
-from holdfast.checkpoints.retain import retain
+from holdfast.checkpoints.retain import retain, step_to_drop
 from holdfast.checkpoints.write import mark_best
 from holdfast.errors import CannotRestore, HoldfastError
 from holdfast.signals.run_folder import replace_text
@@ -37,7 +37,6 @@ from holdfast.state.values import Tree
 MADE_BY = "guard"  # in the manifest; other writers do not remove these checkpoints
 _FIRST_STEPS = (1, 10, 20, 50)  # many runs diverge early; one measured cost alone may be that of a busy machine
 _MOMENTUM = 0.9  # of the running mean of a step's seconds
-_MAX_AGE, _MAX_AGE_STEPS = 32, 1600  # intervals, or steps if that is more
 _ROUND_INTERVALS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
 
@@ -161,7 +160,7 @@ class Snapshots:
 
     # On disk
 
-    def save(self, folder: Path, *, keep: int = 3, best: float | None = None) -> Path | None:
+    def save(self, folder: Path, *, keep: int = 4, best: float | None = None) -> Path | None:
         """Write the newest clean snapshot as a checkpoint, in the background; returns its path at once.
 
         With a value for `best` it is marked as the best one and kept. If the newest snapshot is not finite, the one before it is
@@ -297,7 +296,7 @@ class Snapshots:
                     self._report.saved(snapshot.path, snapshot.step, by=MADE_BY)
             if best is not None:
                 mark_best(snapshot.path, best)
-            retain(parent, verified=snapshot.path, keep_last=keep, made_by=MADE_BY)
+            retain(parent, verified=snapshot.path, keep_last=keep, made_by=MADE_BY, spread=True)
         except (HoldfastError, OSError) as error:
             if self._report is None:
                 raise
@@ -332,24 +331,6 @@ class Snapshots:
 def _not_finite(snapshot: Snapshot) -> CannotRestore:
     problem = f"The state of step {snapshot.step} was not kept: {snapshot.bad} tensors hold NaN or Inf."
     return CannotRestore(problem, fix="restore the newest clean checkpoint")
-
-
-# Which to keep: the newest, and older ones at growing distances, so that a fault seen late has a clean ancestor
-
-
-def step_to_drop(steps: Sequence[int], new: int, *, every: int) -> int | None:
-    """The step whose snapshot is dropped for a new one; None if there is none.
-
-    The one that leaves the smallest gap relative to its age is dropped, so that older ones are further apart: with five
-    snapshots of every 50th step the ages are about 0, 1, 4, 10 and 20 intervals. One older than 32 of these, or 1,600 steps if
-    that is more, is dropped first.
-    """
-    ages = sorted(((new - step) / max(1, every), step) for step in steps)
-    if len(ages) < 2 or ages[-1][0] > max(_MAX_AGE, _MAX_AGE_STEPS / max(1, every)):
-        return ages[-1][1] if ages else None
-    younger = (0.0, *(age for age, _ in ages))
-    gaps = [(older + 1) / (younger[i] + 1) for i, (older, _) in enumerate(ages[1:])]
-    return ages[gaps.index(min(gaps))][1]
 
 
 def affordable_interval(cost: float, step_seconds: float, *, budget: float, at_least: int) -> int:

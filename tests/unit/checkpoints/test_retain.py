@@ -54,6 +54,17 @@ def test_a_training_that_was_set_back_does_not_lose_what_it_saves_now(tmp_path: 
     assert steps_in(tmp_path) == [300, 110, 120]
 
 
+def test_of_those_that_are_spread_out_one_is_from_long_before(tmp_path: Path) -> None:
+    for step in range(10, 330, 10):
+        (path,) = save(tmp_path, step)
+        retain(tmp_path, verified=path, keep_last=3, spread=True)
+        assert steps_in(tmp_path) == sorted({10, max(10, step - 10), step}), "a fault seen late has a clean ancestor"
+    for step in (60, 70):  # rolled back to step 50
+        (path,) = save(tmp_path, step)
+        retain(tmp_path, verified=path, keep_last=3, spread=True)
+    assert steps_in(tmp_path) == [10, 60, 70], "what was undone goes first"
+
+
 def test_a_torn_one_does_not_count_as_one_of_the_last(tmp_path: Path) -> None:
     paths = save(tmp_path, 1, 2, 3, 4)
     (paths[2] / "weights.safetensors").unlink()

@@ -16,6 +16,7 @@ from holdfast.detectors.metric_decline import metric_decline
 from holdfast.detectors.metric_plateau import metric_plateau
 from holdfast.detectors.non_finite_weights import non_finite_weights
 from holdfast.detectors.scaler import scaler_collapse
+from holdfast.diagnosis.diagnosis import diagnose
 from holdfast.signals.metric_direction import better
 from holdfast.signals.schema import MISSING
 from holdfast.signals.view import Evaluation, SignalView
@@ -243,6 +244,16 @@ def test_a_collapse_says_that_the_rate_had_jumped_since_the_last_good_evaluation
     found = metric_collapse(evaluations("mAP", 0.5, 0.6, 0.64, 0.64, 0.63, 0.002, 0.003, lr=rates))
     assert found is not None and ("lr_jumped_at" in found.evidence) is jumped
     assert found.evidence.get("lr_before") == (pytest.approx(0.1) if jumped else None)
+
+
+@every_case(("at", "jumped"), [(700, False), (300, False), (430, True), (690, False)])
+def test_a_collapse_says_that_the_weights_had_jumped_since_the_last_good_evaluation(at: int, jumped: bool) -> None:
+    steps = np.arange(700)
+    norm, ratio = np.where(steps % 12 == 0, 10 + steps / 700, MISSING), np.where(steps % 12 == 0, 1e-4, MISSING)
+    norm[steps >= at] *= 0.8  # normalisation layers and biases hold most of it
+    found = metric_collapse(evaluations("mAP", 0.5, 0.6, 0.64, 0.64, 0.63, 0.002, 0.003, weight_norm=norm, update_ratio=ratio))
+    assert found is not None and ("weight_norm" in found.evidence) is jumped
+    assert (diagnose([found]).causes[0] == "weights-overwritten") is jumped
 
 
 def test_a_held_out_loss_that_is_twice_not_finite_is_a_collapse() -> None:

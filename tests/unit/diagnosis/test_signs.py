@@ -258,16 +258,3 @@ def test_what_was_seen_at_the_first_bad_update_counts_though_an_evaluation_tells
     bad = Finding("non-finite-gradient", step=148, severity="critical", evidence={"onset": 148, **evidence})
     causes = [one.cause.code for one in rank([collapsed, stays, bad], curves([0.07] * 160), around=[row])]
     assert causes[0] == "division-by-zero" and "weights-damaged" not in causes
-
-
-def test_weights_that_jumped_anywhere_before_a_bad_evaluation_explain_it() -> None:
-    steps = np.arange(0, 200, 8)
-    norms = 10 + steps / 200
-    sizes = Curve("update_ratio", steps, np.full(len(steps), 1e-4), role="other")
-    collapse = Finding("metric-collapse", step=144, severity="critical", evidence={"onset": 121, "metric": "map", "split": "val"})
-    for at, seen in ((100, False), (130, True), (170, False)):
-        jumped = Curve("weight_norm", steps, np.where(steps < at, norms, norms / 3), role="other")
-        of_run = Curves("run", (*curves(np.ones(200)).curves, jumped, sizes), source="run")
-        assert ("weights-jumped" in signs_of(of_run, [collapse])) is seen
-        causes = [one.cause.code for one in rank([collapse], of_run)]
-        assert (causes[:1] == ["weights-overwritten"]) is seen

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from every_case import every_case
 
-from holdfast.state.snapshots import affordable_interval, step_to_drop
+from holdfast.checkpoints.retain import step_to_drop
+from holdfast.state.snapshots import affordable_interval
 
 
 @every_case(("places", "newest_but_one", "oldest"), [(3, 16, 3), (4, 5, 8), (5, 3, 10)])

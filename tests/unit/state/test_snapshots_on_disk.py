@@ -89,13 +89,13 @@ def test_the_newest_clean_one_is_saved_and_a_torn_checkpoint_is_passed_over(loop
     assert snapshots.restore_from_disk(tmp_path) is None
 
 
-def test_only_three_checkpoints_stay_on_disk(loop: Loop, tmp_path: Path) -> None:
+def test_only_four_checkpoints_stay_on_disk_and_one_is_from_long_before(loop: Loop, tmp_path: Path) -> None:
     snapshots = snapshots_of(loop)
-    for step in (10, 20, 30, 40, 50):
+    for step in range(10, 130, 10):
         snapshots.take(step)
         snapshots.save(tmp_path)
-    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-000030", "step-000040", "step-000050"]
-    assert snapshots.restore_from_disk(tmp_path, at_or_before=45) == 40
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-000010", "step-000090", "step-000110", "step-000120"]
+    assert snapshots.restore_from_disk(tmp_path, at_or_before=105) == 90
 
 
 def test_nothing_is_saved_when_there_is_nothing_clean(loop: Loop, tmp_path: Path) -> None:
