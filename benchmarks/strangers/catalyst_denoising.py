@@ -64,6 +64,5 @@ runner = dl.SupervisedRunner(input_key="noisy", output_key="denoised", target_ke
 runner.train(
     model=model, criterion=nn.MSELoss(), optimizer=optimizer, scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 8, gamma=0.5),
     loaders=loaders, loggers={"console": dl.ConsoleLogger(), "csv": dl.CSVLogger(str(folder / "logs"))},
-    callbacks=callbacks, num_epochs=24, valid_loader="valid", valid_metric="psnr", minimize_valid_metric=False,
-    seed=0, cpu=True,
+    callbacks=callbacks, num_epochs=24, seed=0, cpu=True,
 )  # fmt: skip

@@ -28,7 +28,7 @@ class Policy(CategoricalMixin, Model):
         CategoricalMixin.__init__(self)
         self.net = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 2))
 
-    def compute(self, inputs, role):
+    def compute(self, inputs, _role):
         return self.net(inputs["observations"]), {}
 
 
@@ -38,18 +38,23 @@ class Value(DeterministicMixin, Model):
         DeterministicMixin.__init__(self)
         self.net = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
 
-    def compute(self, inputs, role):
+    def compute(self, inputs, _role):
         return self.net(inputs["observations"]), {}
 
 
 class TestedPPO(PPO):
+    def post_interaction(self, *, timestep, timesteps):
+        super().post_interaction(timestep=done + timestep, timesteps=done + timesteps)  # counting on from earlier starts
+
     def write_checkpoint(self, *, timestep, timesteps):
-        """Count on from the timesteps of earlier starts, and play twenty episodes."""
-        super().write_checkpoint(timestep=done + timestep, timesteps=timesteps)
-        print(f"timestep {done + timestep}: mean test return {self.tested():.1f}", flush=True)
+        super().write_checkpoint(timestep=timestep, timesteps=timesteps)
+        score = self.tested()
+        self.track_data("Test / Mean return", score)
+        print(f"timestep {timestep}: mean test return {score:.1f}", flush=True)
 
     @torch.no_grad()
     def tested(self):
+        """The mean return of twenty episodes in which the likelier action is always taken."""
         tests = gymnasium.make_vec("CartPole-v1", num_envs=20, vectorization_mode="sync")
         (seen, _), alive, total = tests.reset(seed=1000), torch.ones(20, dtype=torch.bool), torch.zeros(20)
         while alive.any():
@@ -67,7 +72,7 @@ set_seed(0)
 env = wrap_env(gymnasium.make_vec("CartPole-v1", num_envs=8, vectorization_mode="sync"), wrapper="gymnasium")
 spaces = {"observation_space": env.observation_space, "action_space": env.action_space, "device": "cpu"}
 settings = PPO_CFG(
-    rollouts=50, learning_epochs=4, mini_batches=4, learning_rate=5e-4, entropy_loss_scale=0.01, value_loss_scale=0.5,
+    rollouts=125, learning_epochs=6, mini_batches=4, learning_rate=5e-4, entropy_loss_scale=0.01, time_limit_bootstrap=True,
     observation_preprocessor=RunningStandardScaler,
     observation_preprocessor_kwargs={"size": env.observation_space, "device": "cpu"},
     value_preprocessor=RunningStandardScaler, value_preprocessor_kwargs={"size": 1, "device": "cpu"},
@@ -76,9 +81,10 @@ settings = PPO_CFG(
     },
 )  # fmt: skip
 models = {"policy": Policy(**spaces), "value": Value(**spaces)}
-agent = TestedPPO(models=models, memory=RandomMemory(memory_size=50, num_envs=8, device="cpu"), cfg=settings, **spaces)
+agent = TestedPPO(models=models, memory=RandomMemory(memory_size=125, num_envs=8, device="cpu"), cfg=settings, **spaces)
 if done:  # a second start goes on from the newest checkpoint
     agent.load(str(folder / f"ppo/checkpoints/agent_{done}.pt"))
-trainer = SequentialTrainer(env=env, agents=agent, cfg={"timesteps": TIMESTEPS - done, "headless": True, "disable_progressbar": True})
+plan = {"timesteps": TIMESTEPS - done, "headless": True, "disable_progressbar": True}
+trainer = SequentialTrainer(env=env, agents=agent, cfg=plan)
 trainer.train()
 print(f"mean test return after {TIMESTEPS} timesteps: {agent.tested():.1f}")

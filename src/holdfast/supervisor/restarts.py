@@ -1,4 +1,5 @@
-"""What happens after an attempt: what it died of is written down and said, and under `heal` it is started again.
+"""What happens after an attempt: what it died of is written down and said, and under `heal` it is started again
+(`starting_again.py`).
 
 A hang is ended here, too: the watch calls `hung` in its own thread, and the attempt then ends like any other.
 """
@@ -7,12 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import signal
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,27 +18,24 @@ from holdfast.inside.policy import Policy
 from holdfast.signals.nodes import NodeState
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.trouble import Trouble
-from holdfast.supervisor.attempts import highest_lr, lowered, stopped, workers_of
+from holdfast.supervisor.attempts import stopped, workers_of
 from holdfast.supervisor.facts import may_lose_nodes
 from holdfast.supervisor.forwarding import Forwarding
 from holdfast.supervisor.launch import Launch
 from holdfast.supervisor.memory_events import MemoryEvents
+from holdfast.supervisor.starting_again import StartingAgain
 from holdfast.supervisor.train_log import TrainLog
 
 if TYPE_CHECKING:
     from holdfast.detectors.finding import Finding
-    from holdfast.recovery.restart import Changes, Ending, Restart
     from holdfast.signals.actions import Action
     from holdfast.supervisor.leading import Leader
     from holdfast.supervisor.outside import Outside
     from holdfast.supervisor.post_mortem import PostMortem
-    from holdfast.supervisor.resume import Origin
 
 _LOG_SECONDS = 2.0
 _BY_ITSELF_SECONDS = 10.0
 _ELASTIC_SECONDS = 120.0  # the backend notices that a peer is gone, torchrun waits for other nodes, the ranks start
-_TERMINATED = 143
-_CANNOT_LOAD, _TORN = "checkpoint-incompatible", "checkpoint-torn"
 
 
 class Restarts:
@@ -53,13 +48,9 @@ class Restarts:
         if leader is not None:
             leader.on_loss, leader.on_replaced = self._lost, self._replaced
         self._policy = Policy(launch.settings.policy, dict(launch.settings.rules))
-        self._endings: list[Ending] = []
-        self._changes: Changes | None = None
+        self._again = StartingAgain(launch, run, signals)
         self._ended_for: Finding | None = None  # here: a hang, a lost node, a roll-back
         self._rolling_back: Action | None = None  # that is done by starting the training again
-        self._with_flag = False  # the attempt was started with the script's own flag for resuming
-        self._cannot_load = False  # an attempt ended as it loaded what the script had saved: the next ones go without
-        self._set_aside: Path | None = None  # where the checkpoints were moved that kept the script from starting
         self._summary: list[str] = []
         self._ending = threading.Lock()  # held while a hang is being ended
         self._pid, self._since, self._log_from = 0, 0.0, 0
@@ -67,10 +58,8 @@ class Restarts:
         self._over, self._waits = threading.Event(), dict[str, Any]()  # where the others waited when a node failed
 
     def first(self) -> Launch:
-        """The first attempt: from the start, or from where an earlier start of the same run has got to."""
-        launch = resumed(self._launch)
-        self._with_flag = launch.command is not self._launch.command
-        return launch
+        """The first attempt."""
+        return self._again.first()
 
     def begins(self, pid: int, outside: Outside) -> None:
         """An attempt has been started."""
@@ -94,7 +83,7 @@ class Restarts:
         from holdfast.supervisor.resume import find_origin
 
         origin = find_origin(self._run, before=int(action.settings["before"]))
-        if self._leader is not None or len(self._endings) + 1 >= self._launch.settings.restarts or origin.kept is None:
+        if self._leader is not None or not self._again.has_one_to_spare or origin.kept is None:
             return False
         with self._ending:
             if self._over.is_set() or self._ended_for is not None or self._signals.requested is not None:
@@ -201,7 +190,31 @@ class Restarts:
             return None
         if self.trains or post_mortem.is_worth_reporting:
             self._keep(post_mortem)
-        return self._decide(post_mortem, code) if self.trains and self._policy.heals_from(post_mortem.finding.code) else None
+        return self._next(post_mortem, code) if self.trains and self._policy.heals_from(post_mortem.finding.code) else None
+
+    def _next(self, post_mortem: PostMortem, code: int) -> Launch | None:
+        next_one = self._again.after(
+            post_mortem,
+            code,
+            since=self._since,
+            why=self._why(post_mortem),
+            ended_here=self._ended_for is not None,
+            rolling_back=self._rolling_back,
+        )
+        if isinstance(next_one, Launch):
+            self._summary = []
+            return next_one
+        self._summary += [f"  {next_one}"] if next_one else []
+        return None
+
+    def _why(self, post_mortem: PostMortem) -> str:
+        """The line that says why it is started again."""
+        if self._rolling_back is not None:
+            from holdfast.probe.words import finding_words
+
+            finding = post_mortem.finding
+            return f"holdfast: {finding_words(finding.code)}, since step {finding.onset:,} [{finding.code}]"
+        return self._summary[0] if self._summary else f"holdfast: {post_mortem.finding.code}"
 
     def _note_requested(self, post_mortem: PostMortem, requested: signal.Signals) -> None:
         """Somebody has ended it, and the training is not to blame: that is an info."""
@@ -250,7 +263,7 @@ class Restarts:
             waits=self._waits,
             since=self._since,
             log_from=self._log_from,
-            attempt=len(self._endings) + 1,
+            attempt=self._again.number,
             killed_for_memory=self._memory.killed() if failed is None else None,
             files=outside.most_files,
             hang=self._ended_for,
@@ -278,188 +291,7 @@ class Restarts:
             lines.append(f"  {Path(finding.evidence['path']).name} is damaged [checkpoint-torn]: {finding.evidence['why']}")
         return lines
 
-    # Starting again
-
-    def _decide(self, post_mortem: PostMortem, code: int) -> Launch | None:
-        from holdfast.recovery.restart import Changes, Ending, Stop, decide
-        from holdfast.supervisor.resume import find_origin
-        from holdfast.supervisor.set_aside import set_aside, set_damaged_aside, set_undone_aside
-
-        is_again = bool(self._endings) and not post_mortem.steps  # a restart that failed before its first step
-        refused = str(post_mortem.finding.evidence.get("error") or "") if is_again else ""
-        self._set_aside = set_aside(self._run, refused, len(self._endings))
-        if is_again and post_mortem.finding.code == _TORN:
-            self._set_aside = set_damaged_aside(self._run, self._since)
-        before = _before(post_mortem.finding)
-        if self._rolling_back is not None:
-            before = int(self._rolling_back.settings["before"])
-            self._set_aside = set_undone_aside(self._run, before)
-        origin = find_origin(self._run, before=before)
-        self._cannot_load |= is_again and post_mortem.finding.code == _CANNOT_LOAD
-        if self._cannot_load:
-            origin = replace(origin, path=None, step=None)
-        self._endings.append(
-            Ending(
-                code=post_mortem.finding.code,
-                exit_code=code if self._ended_for is None else code or _TERMINATED,
-                requested=self._signals.requested is not None,
-                error=post_mortem.error,
-                steps=post_mortem.steps,
-                reached=post_mortem.ended.step,
-                checkpoint=str(origin.path or origin.kept or "") or None,
-                checkpoint_step=origin.step if origin.path is not None else origin.kept_step,
-                workers=workers_of(self._run),
-                with_flag=self._with_flag,
-                rolled_back=self._rolling_back is not None,
-            )
-        )
-        now = self._changes or Changes()
-        decided = decide(self._endings, now, at_most=self._launch.settings.restarts)
-        if isinstance(decided, Stop):
-            self._summary += [f"  {decided.why}"] if decided.why else []
-            self._tell_stop(post_mortem, decided.why)
-            return None
-        return self._restart(post_mortem, decided, origin)
-
-    def _restart(self, post_mortem: PostMortem, decided: Restart, origin: Origin) -> Launch | None:
-        from holdfast.supervisor.ending import end_all
-
-        end_all(self._run, None)  # workers and ranks that are left over
-        wait = decided.wait * float(os.environ.get("HOLDFAST_BACK_OFF") or 1.0)
-        if self._signals.hurry.wait(wait) or self._signals.requested is not None:
-            return None
-        factor, limit = decided.changes.lr_factor * lowered(self._run, self._since), None
-        if self._rolling_back is not None and "lr_limit" in self._rolling_back.settings:
-            # as it was then: a schedule may have lowered it since
-            limit = highest_lr(self._run, origin.kept_step or 0, int(self._rolling_back.settings["before"]))
-        self._changes = replace(decided.changes, lr_factor=factor, lr_limit=limit)
-        with contextlib.suppress(OSError):  # what was posted for the attempt before is not for this one
-            number = len(self._endings)
-            (self._run.path / "action_queue.jsonl").rename(self._run.path / f"action_queue-{number}.jsonl")
-        return self._next(post_mortem, origin)
-
-    def _next(self, post_mortem: PostMortem, origin: Origin) -> Launch:
-        from holdfast.supervisor.resume import arguments, environment
-
-        changes, settings = self._changes, self._launch.settings
-        assert changes is not None
-        attempt = len(self._endings) + 1
-        facts = {
-            "checkpoint": origin.path,
-            "step": origin.step,
-            "attempt": attempt,
-            "workers": changes.workers,
-            "parts": changes.parts,
-            "lr_factor": changes.lr_factor,
-        }
-        flag = [] if self._flag_failed else arguments(settings.resume_args, facts, needs="checkpoint")
-        self._with_flag = bool(flag)
-        more = [*flag, *arguments(settings.restart_args, facts)]
-        command = replace(self._launch.command, arguments=(*self._launch.command.arguments, *more))
-        lost = self._done_again(origin) if flag else None
-        parts = [self._from(origin, flag, lost), *changes.sentences()]
-        moved = "the damaged checkpoint" if post_mortem.finding.code == _TORN else "earlier checkpoints"
-        moved = "later checkpoints" if self._rolling_back is not None else moved
-        parts += [f"{moved} moved to {self._set_aside}"] if self._set_aside is not None else []
-        line = f"{self._why(post_mortem)}\n"
-        number = sum(not ending.flag_failed for ending in self._endings)
-        line += f"holdfast: restarted ({number} of {settings.restarts} restarts): {', '.join(parts)}"
-        self._summary = []
-        row = {"action": "restart", "step": post_mortem.ended.step or 0, "because": post_mortem.finding.code}
-        changed = {name: facts[name] for name in ("workers", "parts", "lr_factor") if facts[name] not in (None, 1, 1.0)}
-        if self._rolling_back is not None:
-            changed |= {"to": origin.kept_step, **({"lr_limit": changes.lr_limit} if changes.lr_limit is not None else {})}
-        action_settings = {
-            "attempt": attempt,
-            "checkpoint": self._endings[-1].checkpoint,
-            "checkpoint_step": self._endings[-1].checkpoint_step,
-            **({"resumed_with": shlex.join(flag), "done_again": lost} if flag else {}),
-            **({"flag_failed": True} if self._endings[-1].flag_failed else {}),
-        }
-        with contextlib.suppress(OSError):
-            self._run.journal.write("action", **row, settings=changed, state="done", detail=", ".join(parts), **action_settings)
-        return replace(self._launch, command=command, line=line, more=environment(self._run, origin, changes, attempt))
-
-    def _why(self, post_mortem: PostMortem) -> str:
-        """The line that says why it is started again."""
-        if self._rolling_back is not None:
-            from holdfast.probe.words import finding_words
-
-            finding = post_mortem.finding
-            return f"holdfast: {finding_words(finding.code)}, since step {finding.onset:,} [{finding.code}]"
-        return self._summary[0] if self._summary else f"holdfast: {post_mortem.finding.code}"
-
-    @property
-    def _flag_failed(self) -> bool:
-        return any(ending.flag_failed for ending in self._endings)
-
-    def _done_again(self, origin: Origin) -> int | None:
-        """How many steps come again after the checkpoint that the script is told to load; None if that is not known."""
-        reached = max((ending.reached + 1 for ending in self._endings if ending.reached is not None), default=0)
-        return reached - origin.step if origin.step is not None and reached >= origin.step else None
-
-    def _from(self, origin: Origin, flag: Sequence[str], lost: int | None) -> str:
-        """Where the next attempt begins, and why not as it was told to."""
-        from holdfast.units import count
-
-        template = self._launch.settings.resume_args or ""
-        if self._cannot_load:
-            own = f"Holdfast's own checkpoint (step {origin.kept_step:,})" if origin.kept_step else "the beginning"
-            return f"from {own}: the script could not load what it had saved"
-        if flag and origin.path is not None:
-            at = f" (step {origin.step:,})" if origin.step is not None else ""
-            again = "" if lost is None else f", {count(lost, 'step')} repeated"
-            return f"from {origin.path.name}{at} with {_flag_in(template)}{again}"
-        if not template:
-            return f"from {_shown(origin)}"
-        why = "the script ended before its first step with it" if self._flag_failed else "the script saved no clean checkpoint"
-        return f"from {_shown(origin)}, without {_flag_in(template)}: {why}"
-
-    def _tell_stop(self, post_mortem: PostMortem, why: str | None) -> None:
-        if why is None:
-            return
-        with contextlib.suppress(OSError):
-            row: dict[str, Any] = {"action": "restart", "step": post_mortem.ended.step or 0, "because": post_mortem.finding.code}
-            self._run.journal.write("action", **row, settings={}, state="refused", detail=why)
-
-
-def resumed(launch: Launch) -> Launch:
-    """A launch that continues its run from the newest clean checkpoint, if an earlier start has recorded a training."""
-    recordings = launch.run.recordings() if launch.run is not None and launch.settings.resume else []
-    if launch.run is None or not recordings:
-        return launch
-    from holdfast.recovery.restart import Changes
-    from holdfast.supervisor.resume import arguments, environment, find_origin
-
-    origin, attempt = find_origin(launch.run), max(recording.part for recording in recordings) + 2
-    flag = arguments(launch.settings.resume_args, {"checkpoint": origin.path, "step": origin.step}, needs="checkpoint")
-    command = replace(launch.command, arguments=(*launch.command.arguments, *flag)) if flag else launch.command
-    line = f"{launch.line}\nholdfast: resumed from {_shown(origin)}"
-    return replace(launch, command=command, line=line, more=environment(launch.run, origin, Changes(), attempt))
-
 
 def _print(text: str) -> None:
     with contextlib.suppress(OSError):
         os.write(2, f"{text}\n".encode(errors="replace"))
-
-
-def _before(finding: Finding) -> int | None:
-    """Numbers that went wrong at a step were wrong in what was saved after it."""
-    return finding.onset if finding.code.startswith(("non-finite", "loss-divergence", "metric-collapse")) else None
-
-
-def _flag_in(template: str) -> str:
-    """The name of the flag, or all of a template that has none."""
-    first = template.split()[0].partition("=")[0]
-    return first if first.startswith("-") else template
-
-
-def _shown(origin: Origin) -> str:
-    path, step = (origin.path, origin.step) if origin.path is not None else (origin.kept, origin.kept_step)
-    if path is None:
-        return "the start: no clean checkpoint was saved"
-    at = f" (step {step:,})" if step is not None else ""
-    if origin.path is None:
-        return f"{path.name}{at}"
-    own = f"Holdfast's own (step {origin.kept_step:,})" if origin.kept_step else "the beginning"
-    return f"{path.name}{at} if the script loads it, otherwise from {own}"
