@@ -65,7 +65,8 @@ class Judging:
                 return
             # first, or on a busy machine the last look comes too late
             judge = make_judge(self._run, self._trouble, self._start_again)
-            be_nice()
+            if not self._heals:  # who acts must not be late: every step until then is undone
+                be_nice()
             seconds = _EVERY_SECONDS
             while not self._stop.wait(seconds):
                 self._look(judge)
