@@ -55,6 +55,24 @@ def test_a_cause_is_as_sure_on_the_terminal_as_in_diagnose(tmp_path: Path) -> No
     assert "possible cause: mistake in the script" in typed("diagnose", "a", folder=tmp_path).stdout
 
 
+CATCHES = RAISES.replace(
+    'raise KeyError("val")',
+    "try:\n    torch.empty(1 << 50)\nexcept RuntimeError as error:\n    print('Exception:', error, flush=True)\n"
+    "print('the best model is kept')",
+)
+
+
+def test_an_error_that_the_script_catches_and_prints_is_reported_although_it_exits_with_0(tmp_path: Path) -> None:
+    caught = run(tmp_path, "--policy", "heal", "--name", "a", PYTHON, "-c", CATCHES)
+    assert caught.returncode == 0 and "finished, but host memory ran out at step 19" in caught.stderr
+    assert "restarted" not in caught.stderr, "the script has decided to end"
+    shown = " ".join(typed("diagnose", "a", folder=tmp_path).stdout.split())
+    assert "printed an error and finished as if nothing had happened" in shown and "can't allocate memory" in shown
+    harmless = CATCHES.replace("torch.empty(1 << 50)", "raise RuntimeError('no more pictures to upload')")
+    told = run(tmp_path, "--name", "b", PYTHON, "-c", harmless)
+    assert "finished" not in told.stderr, "an error that is not known may be no harm"
+
+
 LIMITED = RAISES.replace("import torch", "import resource\nimport torch", 1).replace(
     'raise KeyError("val")',
     "taken = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.endings import Ended, error_of, finding_of, trend, words_of
+from holdfast.diagnosis.known_texts import ERROR
 from holdfast.signals.nodes import NodeState
 from holdfast.signals.run_folder import Recording, RunFolder
-from holdfast.supervisor.train_log import end_of_log, root_cause
+from holdfast.supervisor.train_log import end_of_log, last_lines, root_cause
 from holdfast.units import duration, size
 
 if TYPE_CHECKING:
+    from holdfast.diagnosis.error_search import Answer
     from holdfast.diagnosis.ranking import Ranked
 
-_LINES, _LINE = 20, 400
+_LINE = 400
 _SAMPLES = 600  # of the processes: the last minutes
 _STACK = 6000  # characters
 _SHOWN = 2
@@ -120,11 +122,25 @@ def examine(
     rows = list(run.journal)
     causes = diagnose([finding], around=rows).causes
     named = tuple(cause for cause in rank([finding], Curves(run.name, ()), around=rows, name=run.target) if cause.stated)
-    lines = [line[:_LINE] for line in text.splitlines()[-_LINES:]]
+    lines = [line[:_LINE] for line in last_lines(text)]
     return PostMortem(
         ended=ended, finding=finding, causes=causes, ranked=named, loss=loss, memory=memory, lines=lines, attempt=attempt,
         steps=steps, trained=bool(recordings),
     )  # fmt: skip
+
+
+def caught_error(run: RunFolder, *, since: float, log_from: int = 0) -> Finding | None:
+    """A known error among the last lines of a command that trained and yet ended with 0: the script caught it, and trained no
+    more.
+    """
+    lines = last_lines(end_of_log(run.path / "train.log", log_from))
+    known = [match for match in _errors_in("\n".join(lines)).matches if match.text.kind == ERROR]
+    step, steps, _ = _last_step(list(_recordings_since(run, since)))
+    if not known or not steps:
+        return None
+    text, ended = known[0].text, "the script printed an error and finished as if nothing had happened,"
+    evidence = {"exit_code": 0, "ended": ended, "error": known[0].line[:_LINE], "known_text": text.name, "steps": steps}
+    return Finding(text.page, step=step or 0, severity="warning", evidence=evidence)
 
 
 def keep(run: RunFolder, post_mortem: PostMortem) -> None:
@@ -207,7 +223,7 @@ def _memory_words(row: dict[str, Any]) -> str:
 # What is read
 
 
-def _errors_in(text: str) -> Any:
+def _errors_in(text: str) -> Answer:
     from holdfast.diagnosis.error_search import search_text
 
     return search_text(text)

@@ -24,7 +24,7 @@ from holdfast.supervisor.forwarding import Forwarding
 from holdfast.supervisor.launch import Launch
 from holdfast.supervisor.memory_events import MemoryEvents
 from holdfast.supervisor.starting_again import StartingAgain
-from holdfast.supervisor.train_log import TrainLog
+from holdfast.supervisor.train_log import TrainLog, speaks_of_errors
 
 if TYPE_CHECKING:
     from holdfast.detectors.finding import Finding
@@ -166,6 +166,26 @@ class Restarts:
         """Whether the attempt is a training: only a process that has torch in it is one."""
         folder = self._run.path
         return (folder / "faults").is_dir() or (folder.is_dir() and bool(self._run.recordings()))
+
+    def ended_well(self, log: TrainLog) -> None:
+        """An attempt has ended with 0. Some scripts catch the error that ends their training: that is told, not acted on."""
+        try:
+            if self.trains:
+                log.flush(_LOG_SECONDS)
+                if speaks_of_errors(log.path, self._log_from):
+                    self._tell_caught_error()
+        except Exception as error:  # noqa: BLE001 - the command's exit code must come out whatever happens here
+            self._trouble.step_back("looking into how it ended", error)
+
+    def _tell_caught_error(self) -> None:
+        from holdfast.diagnosis.diagnosis import diagnose
+        from holdfast.supervisor.post_mortem import caught_error
+
+        finding = caught_error(self._run, since=self._since, log_from=self._log_from)
+        rows = list(self._run.journal)
+        if finding is not None and not any(row.get("kind") == "finding" and row.get("code") == finding.code for row in rows):
+            self._run.journal.write("finding", **finding.as_row())
+            self._run.journal.write("diagnosis", **diagnose([finding], around=rows).as_row())
 
     def after(self, code: int, log: TrainLog, outside: Outside) -> Launch | None:
         """An attempt has ended badly, or was asked to end: the next one, or None."""

@@ -19,6 +19,8 @@ from holdfast.signals.trouble import Trouble
 _AT_MOST_WAITING = 16 << 20
 _ROOT_CAUSE = re.compile(r"Root Cause[^$]*?\n\s+rank\s+: (\d+) \(local_rank: \d+\)\s+exitcode\s+: (-?\d+)")
 _LOG_BYTES = 1 << 20  # of the end of a log that are looked at
+_LINES = 20  # the last ones
+_ERROR_WORDS = ("error", "exception", "no space left", "out of memory")
 _PART = "copying the output into train.log"
 
 
@@ -92,6 +94,16 @@ def end_of_log(path: Path, since: int) -> str:
         file.seek(max(since, size - _LOG_BYTES))
         return file.read().decode(errors="replace")
     return ""
+
+
+def last_lines(text: str) -> list[str]:
+    """The last few lines."""
+    return text.splitlines()[-_LINES:]
+
+
+def speaks_of_errors(path: Path, since: int) -> bool:
+    """Whether the last lines of a log may tell of an error, from byte `since` on; a quick look."""
+    return any(word in line.lower() for line in last_lines(end_of_log(path, since)) for word in _ERROR_WORDS)
 
 
 def root_cause(log: str) -> tuple[int, int] | None:

@@ -109,6 +109,8 @@ class WatchedRun:
             held = self._streams.finish(signals.hurry)
             again = restarts.after(code, self._log, outside) if early else None
             if again is None:
+                if not early:
+                    restarts.ended_well(self._log)
                 return code, held
             _let_go(held)
             self._printed.restarts()
