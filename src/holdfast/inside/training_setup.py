@@ -116,7 +116,7 @@ def begin(process: Process, scope: Scope, optimizer: Optimizer, *, alone: bool =
         return None
     live = process.registry.live_objects_with(parameters_of(optimizer)) or find_live_objects()
     feed = process.thread.feed = process.feeds.for_training(process.thread.feed)
-    training = _make_training(process, scope, recorder, feed, by_hand=not isinstance(optimizer, Optimizer))
+    training = _make_training(process, scope, recorder, feed, optimizer)
     if not alone:
         feed.loader.begin()
     scope.begin(training)
@@ -161,11 +161,13 @@ def _open_recorder(scope: Scope) -> Recorder | None:
         return None
 
 
-def _make_training(process: Process, scope: Scope, recorder: Recorder, feed: DataFeed, *, by_hand: bool) -> Training:
+def _make_training(process: Process, scope: Scope, recorder: Recorder, feed: DataFeed, optimizer: Optimizer) -> Training:
     """Create a training that counts on from its checkpoint, with a guard under `guard` and `heal`."""
     meeting, thinned = MEETING if world_size() > 1 else 0, recorder.thinning is not None
     budget = Budget(fraction=scope.budget, always_done=scope.always_done, meeting=meeting, meetings_only=thinned)
-    first = 0 if scope.trainings else scope.first_step or step_loaded(process.loads.paths, scope.run.path)
+    loads, by_hand = process.loads, not isinstance(optimizer, Optimizer)
+    loaded = step_loaded(loads.paths, resumes=loads.has_loaded(optimizer))
+    first = 0 if scope.trainings else scope.first_step or loaded
     training = Training(recorder, losses=process.losses, loader=feed.loader, memory=process.memory, budget=budget, first=first)
     if scope.policy.acts:
         from holdfast.inside.compose import guard_training

@@ -7,6 +7,7 @@ Holdfast has kept under `heal`: see inside/control/fast_forward.py.
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,6 +29,7 @@ _OF_TRAINER = re.compile(r"checkpoint-\d+")
 _BESIDE = 200  # files of a folder that are looked at
 _NAMES = ("checkpoint", "step", "attempt", "workers", "parts", "lr_factor")
 _LOOKED_AT = 8  # files at most: verifying reads all of them
+_TOLD = 32  # files of the script whose steps a restarted script is told
 _ROWS = 400_000  # of the table of steps that are read
 
 
@@ -156,6 +158,12 @@ def step_of(run: RunFolder, path: Path, own: int | None) -> int | None:
     return next((made for recording in newest if (made := steps_until(recording, changed(path))) is not None), None)
 
 
+def _steps_of_saves(run: RunFolder) -> dict[str, int]:
+    """What the script has saved lately, and at which steps: it may resume from another one than the chosen."""
+    steps = {str(path): step_of(run, path, None) for path in saved_by_the_script(run)[:_TOLD]}
+    return {path: step for path, step in steps.items() if step is not None}
+
+
 def steps_until(recording: Recording, moment: float) -> int | None:
     """How many steps a training had made at a moment; None before its first."""
     from holdfast.probe.rows import last_rows
@@ -194,6 +202,7 @@ def environment(run: RunFolder, origin: Origin, changes: Changes, attempt: int) 
         "HOLDFAST_ATTEMPT": attempt,
         "HOLDFAST_CHECKPOINT": origin.path,
         "HOLDFAST_CHECKPOINT_STEP": origin.step,
+        "HOLDFAST_SAVED": json.dumps(saved) if (saved := _steps_of_saves(run)) else None,
         "HOLDFAST_KEPT": origin.kept,
         "HOLDFAST_KEPT_STEP": origin.kept_step,
         "HOLDFAST_BEFORE": origin.before,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -14,6 +15,7 @@ from every_case import every_case
 from holdfast.checkpoints.manifest import MANIFEST
 from holdfast.checkpoints.write import Tensors, begin_checkpoint, write_checkpoint
 from holdfast.errors import UsageError
+from holdfast.inside.control.restarted import read
 from holdfast.recovery.restart import Changes
 from holdfast.signals.lineage import mark_of
 from holdfast.signals.recorder import Recorder
@@ -161,6 +163,17 @@ def test_the_environment_holds_what_is_known_and_no_more(tmp_path: Path) -> None
         "HOLDFAST_WORKERS": "2",
         "HOLDFAST_LR_FACTOR": "0.5",
     }
+
+
+def test_the_environment_tells_the_steps_of_all_that_the_script_has_saved_lately(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "runs", "a", started=0.0)
+    for name, step in (("best.pt", 18), ("last.pt", 24)):
+        torch.save({"weight": torch.full((3,), float(step))}, tmp_path / name)
+        row = {"event": "saved", "path": str(tmp_path / name), "step": step, "mark": mark_of(tmp_path / name)}
+        run.journal.write("checkpoint", **row)
+    said = environment(run, Origin(tmp_path / "best.pt", 18), Changes(), 2)
+    assert json.loads(said["HOLDFAST_SAVED"]) == {str(tmp_path / "last.pt"): 24, str(tmp_path / "best.pt"): 18}
+    assert read(said | {"HOLDFAST_RUN": str(run.path)}).saved[str(tmp_path / "last.pt")] == 24
 
 
 @every_case(

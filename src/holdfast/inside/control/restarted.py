@@ -2,6 +2,7 @@
 
 HOLDFAST_ATTEMPT             2, 3, …
 HOLDFAST_CHECKPOINT          the checkpoint for a script that loads it itself; HOLDFAST_CHECKPOINT_STEP
+HOLDFAST_SAVED               what the script has saved, and the step of each, for one that resumes from another: JSON
 HOLDFAST_KEPT                Holdfast's own checkpoint, for other scripts: see fast_forward.py; HOLDFAST_KEPT_STEP
 HOLDFAST_BEFORE              the step before which the training went well, for a trainer that chooses a checkpoint itself
 HOLDFAST_WORKERS             the maximum number of loader workers
@@ -15,9 +16,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +27,6 @@ from typing import Any
 
 from holdfast.inside.taps.imports import when_imported
 from holdfast.inside.taps.registry import Taps
-from holdfast.signals.lineage import find_save
 
 ELASTIC = "HOLDFAST_ELASTIC"
 _WORKER_OPTIONS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
@@ -38,6 +39,7 @@ class Restarted:
     attempt: int
     checkpoint: str | None = None
     step: int | None = None
+    saved: Mapping[str, int] = field(default_factory=dict)
     kept: str | None = None
     kept_step: int | None = None
     workers: int | None = None
@@ -59,15 +61,18 @@ def restarted() -> Restarted | None:
     return read(os.environ)
 
 
-def step_loaded(paths: Sequence[str], run: Path) -> int:
-    """The step that a restarted script resumes from, if it loaded the chosen checkpoint or one that it saved earlier; else 0."""
+def step_loaded(paths: Sequence[str], *, resumes: bool) -> int:
+    """The step that a restarted script resumes from, if it loaded the chosen checkpoint or one that it saved earlier; else 0.
+
+    `resumes`: its optimizer got a state, so it is not fast-forwarded to the step of Holdfast's own checkpoint.
+    """
     restart = restarted()
     if restart is None:
         return 0
     if restart.loaded_by_script(paths):
         return restart.step or 0
-    saves = (find_save(run, path) for path in reversed(paths) if restart.kept is None)
-    return next((save.step for save in saves if save is not None and save.run == run and save.exact and save.step), 0)
+    steps = (restart.saved.get(path) for path in reversed(paths) if restart.kept is None or resumes)
+    return next((step for step in steps if step), 0)
 
 
 def read(environment: Mapping[str, str]) -> Restarted | None:
@@ -79,6 +84,7 @@ def read(environment: Mapping[str, str]) -> Restarted | None:
         attempt=attempt,
         checkpoint=environment.get("HOLDFAST_CHECKPOINT"),
         step=_int(environment.get("HOLDFAST_CHECKPOINT_STEP")),
+        saved=_steps(environment.get("HOLDFAST_SAVED")),
         kept=environment.get("HOLDFAST_KEPT"),
         kept_step=_int(environment.get("HOLDFAST_KEPT_STEP")),
         workers=_int(environment.get("HOLDFAST_WORKERS")),
@@ -115,6 +121,13 @@ def _float(text: str | None) -> float | None:
         return float(text) if text else None
     except ValueError:
         return None
+
+
+def _steps(text: str | None) -> dict[str, int]:
+    try:
+        return {path: step for path, step in json.loads(text or "{}").items() if isinstance(step, int)}
+    except (ValueError, AttributeError):
+        return {}
 
 
 _TRAINERS = {  # module: class, method, argument, its position after `self`

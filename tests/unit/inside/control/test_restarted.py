@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from holdfast.inside.control import restarted
 from holdfast.inside.control.restarted import Restarted, cap_workers, read
 from holdfast.inside.taps.registry import Taps
-from holdfast.signals.lineage import mark_of
-from holdfast.signals.run_folder import RunFolder
 
 DATA = TensorDataset(torch.zeros(8, 1))
 
@@ -30,20 +29,19 @@ def test_what_cannot_be_read_is_as_if_it_were_not_there() -> None:
     assert told == Restarted(attempt=2)
 
 
-def test_a_script_that_resumes_from_its_own_checkpoint_counts_on_from_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own, other = tmp_path / "last.pt", tmp_path / "pretrained.pt"
-    for path in (own, other):
-        torch.save({"weight": torch.zeros(3)}, path)
-    run = RunFolder.create(tmp_path / "runs", "a")
-    run.journal.write("checkpoint", event="saved", path=str(own), step=24, mark=mark_of(own), recording="rank-0")
-    monkeypatch.setattr(restarted, "restarted", lambda: Restarted(attempt=2, checkpoint="elsewhere", step=10))
-    assert restarted.step_loaded([str(own)], run.path) == 24
-    own.write_bytes(own.read_bytes() + b"x")  # another file of that name
-    assert restarted.step_loaded([str(own), str(other)], run.path) == 0
+def test_a_script_that_resumes_from_another_of_its_own_checkpoints_counts_on_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = {"/a/last.pt": 24, "/a/best.pt": 18}
+    chosen = Restarted(attempt=2, checkpoint="/a/best.pt", step=18, saved=saved)
+    monkeypatch.setattr(restarted, "restarted", lambda: chosen)
+    assert restarted.step_loaded(["/a/best.pt"], resumes=False) == 18
+    assert restarted.step_loaded(["/a/last.pt"], resumes=False) == 24
+    assert restarted.step_loaded(["/b/pretrained.pt"], resumes=True) == 0
+    kept = replace(chosen, kept="step-000020", kept_step=20)
+    monkeypatch.setattr(restarted, "restarted", lambda: kept)
+    assert restarted.step_loaded(["/a/last.pt"], resumes=True) == 24
+    assert restarted.step_loaded(["/a/last.pt"], resumes=False) == 0, "without an optimizer's state it is fast-forwarded"
     monkeypatch.setattr(restarted, "restarted", lambda: None)
-    assert restarted.step_loaded([str(own)], run.path) == 0
+    assert restarted.step_loaded(["/a/last.pt"], resumes=True) == 0
 
 
 def test_a_loader_gets_so_many_workers_at_most() -> None:
