@@ -6,7 +6,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from holdfast.signals.metric_direction import better
+from holdfast.signals.metric_direction import SPREAD, better
 
 STEP_NAMES = ("step", "global_step", "steps", "iteration", "iter", "iters", "_step", "trainer/global_step", "batch", "update")
 EPOCH_NAMES = ("epoch", "epochs", "ep", "epoch_num")
@@ -51,6 +51,8 @@ def role_of(name: str) -> Role:
         return Role("data_seconds", split)
     if together & _TIME or together & _RATE or "samples" in together:
         return Role("seconds" if together & _TIME and not together & _RATE else "other", split)
+    if together & SPREAD:
+        return Role("other", split)
     if together & {"accu", "accum", "accumulate", "accumulation"}:  # gradient accumulation is no accuracy
         return Role("other", split)
     if "scale" in together or "scaler" in together:

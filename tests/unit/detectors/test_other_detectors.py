@@ -125,7 +125,15 @@ def test_clipping_that_never_acts_is_said_after_a_long_time(view: View) -> None:
 
 @every_case(
     ("name", "way"),
-    [("loss", "lower"), ("val/acc", "higher"), ("mAP50", "higher"), ("top-1 error", "lower"), ("reward", None), ("lr", None)],
+    [
+        ("loss", "lower"),
+        ("val/acc", "higher"),
+        ("mAP50", "higher"),
+        ("top-1 error", "lower"),
+        ("reward", None),
+        ("lr", None),
+        ("psnr/std", None),
+    ],
 )
 def test_the_name_says_which_way_is_better(name: str, way: str | None) -> None:
     assert better(name) == way

@@ -177,8 +177,10 @@ def _sample_fields(batch: Any) -> Iterator[tuple[str, Any]]:
     """Yield some values of some samples of each field, one row per sample."""
     for name, value in islice(leaves(batch, depth=3), _MAX_FIELDS):
         if isinstance(value, torch.Tensor) and value.dim() > 0 and value.numel() > 0 and _is_readable(value):
-            samples = value.detach()[:_MAX_SAMPLES]
-            if not samples.is_contiguous() and samples.numel() > _MAX_COPIED_VALUES:
+            apart = max(1, len(value) // _MAX_SAMPLES)  # from all of the batch: held-out data is often in order
+            whole = value.detach().view(len(value), -1) if value.is_contiguous() else value.detach()
+            samples = whole[::apart][:_MAX_SAMPLES]
+            if not value.is_contiguous() and samples.numel() > _MAX_COPIED_VALUES:
                 continue
             rows = samples.reshape(len(samples), -1)
             rows = rows[:, :: max(1, rows.shape[1] // _VALUES_PER_SAMPLE)]

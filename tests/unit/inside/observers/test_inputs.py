@@ -90,6 +90,13 @@ def test_of_each_evaluation_as_many_samples_are_looked_at_however_small_its_batc
     assert {step: sum(row["samples"] for row in rows if row["step"] == step) for step in (12, 24)} == {12: 32, 24: 32}
 
 
+def test_of_held_out_batches_in_order_the_samples_are_from_all_of_the_batch(run: Run) -> None:
+    folder, inputs = run(), torch.arange(96.0)[:, None] + torch.zeros(96, 6)
+    train(data(), TensorDataset(inputs, torch.arange(96) % 3), held_out_batch=96)
+    (row, *_) = rows_of(folder, "val")
+    assert 45 <= row["mean"] <= 50 and row["deviation"] > 25
+
+
 def test_the_parts_of_one_data_set_that_samplers_take_are_told_apart(run: Run) -> None:
     folder = run()
     train(data(), passes=4, split_at=64)
