@@ -55,6 +55,29 @@ def test_a_cause_is_as_sure_on_the_terminal_as_in_diagnose(tmp_path: Path) -> No
     assert "possible cause: mistake in the script" in typed("diagnose", "a", folder=tmp_path).stdout
 
 
+LOOKS = """
+import torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(20):
+    loss = (1e30 * model(torch.randn(8, 4)).square()).mean() / 1e30
+    if not torch.isfinite(loss):
+        raise ValueError("Training loss is nan")
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step == 9:
+        model.weight.data[0, 0] = 1e37
+"""
+
+
+def test_weights_that_a_script_never_takes_a_step_with_are_named_when_it_ends(tmp_path: Path) -> None:
+    run(tmp_path, "--policy", "guard", "--name", "a", PYTHON, "-c", LOOKS)
+    shown = " ".join(typed("diagnose", "a", folder=tmp_path).stdout.split())
+    assert "weight: a weight of 1e+37" in shown and "cause: weights damaged" in shown, shown
+
+
 CATCHES = RAISES.replace(
     'raise KeyError("val")',
     "try:\n    torch.empty(1 << 50)\nexcept RuntimeError as error:\n    print('Exception:', error, flush=True)\n"

@@ -38,6 +38,7 @@ class Ending:
     workers: int | None = None  # of the loader
     with_flag: bool = False  # it was started with the script's own flag for resuming
     rolled_back: bool = False  # ended to be started again from before the trouble, with its learning rate
+    explained: bool = False  # its last step met a batch or weights with which none can be made: no matter of the learning rate
 
     @property
     def flag_failed(self) -> bool:
@@ -97,7 +98,8 @@ def decide(endings: Sequence[Ending], changes: Changes = Changes(), *, at_most: 
     vain = in_vain(endings)
     if vain >= _IN_VAIN:
         return Stop(f"not restarted: {vain + 1} attempts ended at {_place(last)}")
-    more = _changed(last, changes, vain)
+    is_first = not any(ending.code in _NUMBERS for ending in endings[:-1])
+    more = _changed(last, changes, vain, spares_rate=last.rolled_back or (last.explained and is_first))
     return Restart(more, min(_WAIT_AT_MOST, _WAIT * 2**vain), last.code)
 
 
@@ -133,7 +135,7 @@ def _place(ending: Ending) -> str:
     return "the beginning" if ending.reached is None else f"step {ending.reached:,} or before"
 
 
-def _changed(ending: Ending, now: Changes, vain: int) -> Changes:
+def _changed(ending: Ending, now: Changes, vain: int, *, spares_rate: bool) -> Changes:
     """The change that the diagnosis asks for. A loader that stalls gets fewer workers only when it does so again."""
     workers, parts, factor = now.workers, now.parts, now.lr_factor
     again = ending.code == _LOADER and vain > 0
@@ -141,7 +143,7 @@ def _changed(ending: Ending, now: Changes, vain: int) -> Changes:
         workers = ending.workers // 2
     if ending.code == _OUT_OF_GPU_MEMORY:
         parts *= 2
-    if ending.code in _NUMBERS and not ending.rolled_back:
+    if ending.code in _NUMBERS and not spares_rate:
         factor *= 0.5
     return replace(
         now, workers=workers, parts=parts, lr_factor=factor, trackers_offline=now.trackers_offline or ending.code == _TRACKER

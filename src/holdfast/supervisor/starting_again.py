@@ -90,6 +90,7 @@ class StartingAgain:
                 workers=workers_of(self._run),
                 with_flag=self._with_flag,
                 rolled_back=rolling_back is not None,
+                explained=_is_explained(self._run, since, post_mortem.ended.step or 0),
             )
         )
         decided = decide(self._endings, self._changes or Changes(), at_most=self._launch.settings.restarts)
@@ -210,6 +211,13 @@ def resumed(launch: Launch) -> Launch:
 def _before(finding: Finding) -> int | None:
     """Numbers that went wrong at a step were wrong in what was saved after it."""
     return finding.onset if finding.code.startswith(("non-finite", "loss-divergence", "metric-collapse")) else None
+
+
+def _is_explained(run: RunFolder, since: float, step: int) -> bool:
+    """Whether a bad batch or damaged weights were reported at the unfinished step of an attempt that began at `since`."""
+    rows = [row for row in run.journal if row.get("kind") == "finding" and float(row.get("time") or 0) >= since]
+    said = (row for row in rows if isinstance(row.get("step"), int) and row["step"] >= step)
+    return any(row.get("code") == "non-finite-input" or (row.get("evidence") or {}).get("damaged") for row in said)
 
 
 def _flag_in(template: str) -> str:

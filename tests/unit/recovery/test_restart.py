@@ -91,6 +91,10 @@ def test_a_gpu_that_is_full_doubles_the_parts_and_bad_numbers_halve_the_rate() -
     assert isinstance(bad, Restart) and bad.changes == Changes(lr_factor=0.5)
     rolled_back = after(replace(KILLED, code="non-finite-weights", rolled_back=True))
     assert isinstance(rolled_back, Restart) and rolled_back.changes == Changes(), "it was not the learning rate"
+    damaged = replace(KILLED, code="non-finite-loss", explained=True)
+    explained, again = after(damaged), after(damaged, replace(damaged, reached=900))
+    assert isinstance(explained, Restart) and explained.changes == Changes(), "nor here: a bad batch, or a damaged weight"
+    assert isinstance(again, Restart) and again.changes == Changes(lr_factor=0.5), "unless it happens again"
     assert full.changes.sentences() == ["every batch in 4 parts"] and bad.changes.sentences() == ["learning rate x 0.5"]
 
 

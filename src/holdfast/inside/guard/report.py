@@ -85,7 +85,9 @@ class Report:
             self._write("action", action="skip-batch", step=step, because=code, settings={}, state="done")
 
     def ended(self, step: int, error: BaseException | None) -> None:
-        """Report a batch that is not finite in the last, unfinished step: the error that ended it may be about anything."""
+        """Report a batch that is not finite in the last, unfinished step, or weights with which no step can be made: the error
+        that ended it may be about anything.
+        """
         evidence: dict[str, Any] = {}
         with contextlib.suppress(Exception):  # a device that failed cannot be read
             evidence = self.batch_evidence(step, save=False)
@@ -93,6 +95,11 @@ class Report:
             if error is not None:
                 evidence["error"] = f"{type(error).__name__}: {error}"
             self._write("finding", code="non-finite-input", severity="critical", step=step, evidence=evidence)
+        weights: dict[str, Any] = {}
+        with contextlib.suppress(Exception):
+            weights = weight_evidence(self._models()) if error is not None else {}
+        if weights.get("damaged"):
+            self._write("finding", code="non-finite-weights", severity="critical", step=step, evidence={"onset": step, **weights})
 
     def clipped(self, step: int, metrics: StepMetrics, *, norm: float, limit: float) -> None:
         """Report an update that was clipped."""
