@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 PACKAGE = "catalyst"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 DistributedType.TPU = DistributedType.XLA  # a name that Accelerate dropped and Catalyst uses

@@ -13,7 +13,7 @@ from recbole.trainer import Trainer
 from recbole.utils import init_logger, init_seed
 
 PACKAGE = "recbole"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 np.float_, np.complex_, np.unicode_ = np.float64, np.complex128, np.str_  # names that NumPy 2 dropped and RecBole uses

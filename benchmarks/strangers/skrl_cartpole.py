@@ -15,7 +15,7 @@ from skrl.utils import set_seed
 from torch import nn
 
 PACKAGE = "skrl"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 TIMESTEPS = 6000  # of eight environments at once
