@@ -60,7 +60,7 @@ def not_in_state_dict(module: nn.Module) -> set[str]:
     """Names of the buffers that are not in the model's `state_dict()`."""
     names = {
         plain_name(f"{prefix}.{name}" if prefix else name)
-        for prefix, part in module.named_modules(remove_duplicate=False)
+        for prefix, part in nn.Module.named_modules(module, remove_duplicate=False)
         for name in part._non_persistent_buffers_set
     }
     return {*names, "n_averaged"} if isinstance(module, AveragedModel) else names

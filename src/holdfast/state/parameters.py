@@ -46,13 +46,13 @@ def is_usable(tensor: torch.Tensor) -> bool:
 
 
 def parameters_in(module: nn.Module) -> dict[str, torch.Tensor]:
-    """All parameters by name; a shared one under each of its names."""
-    return {plain_name(name): p for name, p in module.named_parameters(remove_duplicate=False) if is_usable(p)}
+    """All parameters by name, also those that its class leaves out; a shared one under each of its names."""
+    return {plain_name(name): p for name, p in nn.Module.named_parameters(module, remove_duplicate=False) if is_usable(p)}
 
 
 def buffers_in(module: nn.Module) -> dict[str, torch.Tensor]:
     """All buffers by name, including those not in `state_dict()`."""
-    return {plain_name(name): b for name, b in module.named_buffers(remove_duplicate=False) if is_usable(b)}
+    return {plain_name(name): b for name, b in nn.Module.named_buffers(module, remove_duplicate=False) if is_usable(b)}
 
 
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:

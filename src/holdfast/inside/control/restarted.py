@@ -21,6 +21,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +30,7 @@ from holdfast.inside.taps.imports import when_imported
 from holdfast.inside.taps.registry import Taps
 
 ELASTIC = "HOLDFAST_ELASTIC"
+_STATES = 16  # of an optimizer's parameters, that are looked at
 _WORKER_OPTIONS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
 
 
@@ -61,10 +63,11 @@ def restarted() -> Restarted | None:
     return read(os.environ)
 
 
-def step_loaded(paths: Sequence[str], *, resumes: bool) -> int:
+def step_loaded(paths: Sequence[str], optimizer: Any, *, resumes: bool) -> int:
     """The step that a restarted script resumes from, if it loaded the chosen checkpoint or one that it saved earlier; else 0.
 
-    `resumes`: its optimizer got a state, so it is not fast-forwarded to the step of Holdfast's own checkpoint.
+    `resumes`: its optimizer got a state, so it is not fast-forwarded to the step of Holdfast's own checkpoint. From a file that
+    is not known, the state itself may tell: Adam and its like count their updates.
     """
     restart = restarted()
     if restart is None:
@@ -72,7 +75,12 @@ def step_loaded(paths: Sequence[str], *, resumes: bool) -> int:
     if restart.loaded_by_script(paths):
         return restart.step or 0
     steps = (restart.saved.get(path) for path in reversed(paths) if restart.kept is None or resumes)
-    return next((step for step in steps if step), 0)
+    return next((step for step in steps if step), _updates_in(optimizer) if resumes else 0)
+
+
+def _updates_in(optimizer: Any) -> int:
+    states = islice(getattr(optimizer, "state", {}).values(), _STATES)
+    return max((int(state["step"]) for state in states if isinstance(state, dict) and "step" in state), default=0)
 
 
 def read(environment: Mapping[str, str]) -> Restarted | None:

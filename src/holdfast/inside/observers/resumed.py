@@ -98,7 +98,7 @@ def _loaded_weights(loads: Loads, models: list[nn.Module]) -> tuple[dict[str, in
         if module is None or not any(id(parameter) in parameters for parameter in module.parameters()):
             continue
         any_load, file = True, load.file or file
-        loaded |= {id(p) for name, p in module.named_parameters(remove_duplicate=False) if name not in load.missing}
+        loaded |= {id(p) for name, p in nn.Module.named_parameters(module, remove_duplicate=False) if name not in load.missing}
         statistics = sum(name.endswith(_STATISTICS) for name in load.missing)
         unexpected += load.unexpected
     if not any_load:

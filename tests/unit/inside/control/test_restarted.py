@@ -30,18 +30,24 @@ def test_what_cannot_be_read_is_as_if_it_were_not_there() -> None:
 
 
 def test_a_script_that_resumes_from_another_of_its_own_checkpoints_counts_on_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    saved = {"/a/last.pt": 24, "/a/best.pt": 18}
+    saved, fresh = {"/a/last.pt": 24, "/a/best.pt": 18}, torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)
     chosen = Restarted(attempt=2, checkpoint="/a/best.pt", step=18, saved=saved)
     monkeypatch.setattr(restarted, "restarted", lambda: chosen)
-    assert restarted.step_loaded(["/a/best.pt"], resumes=False) == 18
-    assert restarted.step_loaded(["/a/last.pt"], resumes=False) == 24
-    assert restarted.step_loaded(["/b/pretrained.pt"], resumes=True) == 0
+    assert restarted.step_loaded(["/a/best.pt"], fresh, resumes=False) == 18
+    assert restarted.step_loaded(["/a/last.pt"], fresh, resumes=False) == 24
+    assert restarted.step_loaded(["/b/pretrained.pt"], fresh, resumes=True) == 0
+    weight = torch.nn.Parameter(torch.zeros(3))
+    adam = torch.optim.Adam([weight])
+    weight.grad = torch.ones(3)
+    for _ in range(5):
+        adam.step()
+    assert restarted.step_loaded(["/b/unknown.pt"], adam, resumes=True) == 5
     kept = replace(chosen, kept="step-000020", kept_step=20)
     monkeypatch.setattr(restarted, "restarted", lambda: kept)
-    assert restarted.step_loaded(["/a/last.pt"], resumes=True) == 24
-    assert restarted.step_loaded(["/a/last.pt"], resumes=False) == 0, "without an optimizer's state it is fast-forwarded"
+    assert restarted.step_loaded(["/a/last.pt"], fresh, resumes=True) == 24
+    assert restarted.step_loaded(["/a/last.pt"], fresh, resumes=False) == 0, "without an optimizer's state it is fast-forwarded"
     monkeypatch.setattr(restarted, "restarted", lambda: None)
-    assert restarted.step_loaded(["/a/last.pt"], resumes=True) == 0
+    assert restarted.step_loaded(["/a/last.pt"], fresh, resumes=True) == 0
 
 
 def test_a_loader_gets_so_many_workers_at_most() -> None:
