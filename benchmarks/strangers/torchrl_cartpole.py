@@ -17,7 +17,7 @@ from torchrl.trainers import LogValidationReward
 from torchrl.trainers.algorithms import DQNTrainer
 
 PACKAGE = "torchrl"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 FRAMES = 8000
