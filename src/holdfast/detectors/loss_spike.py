@@ -5,19 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from holdfast.detectors.finding import Finding
-from holdfast.detectors.levels import usual
+from holdfast.detectors.levels import middle, usual
 from holdfast.signals.view import Floats, SignalView
 
+_FIRST = 10  # losses, with which the run began
 _TREND = 31  # losses whose median is where the run stands
 
 
 def loss_spike(
-    signals: SignalView, *, window: int = 128, active_after: int = 64, sigmas: float = 6.0, settle: int = 32, newest: int = 4
-) -> Finding | None:
+    signals: SignalView, *, window: int = 128, active_after: int = 64, sigmas: float = 6.0, settle: int = 32, newest: int = 4,
+    back_to: float = 0.05,
+) -> Finding | None:  # fmt: skip
     """Compare losses that have had `settle` steps to come back with the window before them.
 
     Each call looks at `newest` losses, `settle` steps ago. A spike stands `sigmas` deviations out both as it is and as a
-    logarithm (batches of one to four give losses with long tails, which are no news), and above everything in the window.
+    logarithm (batches of one to four give losses with long tails, which are no news), and above everything in the window. It has
+    come back once three losses in a row are usual ones, or `back_to` of what had been learned above them.
     """
     steps, loss = signals.last("loss", window + settle)
     if len(loss) < active_after + settle:
@@ -35,7 +38,9 @@ def loss_spike(
     score = min(normal.sigmas(top), _log_sigmas(past, top))
     if score < sigmas:
         return None
-    calm = block[peak + 1 :] < normal.value + 3 * normal.noise
+    early = signals.first("loss", _FIRST)[1]
+    learned = max(0.0, middle(early[np.isfinite(early)]) - normal.value) if np.isfinite(early).any() else 0.0
+    calm = block[peak + 1 :] < normal.value + max(3 * normal.noise, back_to * learned)
     back = _first_of_three(calm)
     evidence = {
         "onset": int(steps[-settle + peak]),

@@ -40,6 +40,15 @@ def test_a_spike_stays_silent_on_ordinary_noise_and_long_tails(replay: Replay, s
     assert replay(loss=noise(seed, 1000, spread=[0.05, 0.5, 1.5][seed % 3]), grad_norm=noise(seed + 99, 1000, spread=1.0)) == []
 
 
+@every_case(("lasts", "recovered"), [(8, True), (500, False)])
+def test_a_spike_after_which_the_loss_creeps_back_has_recovered(replay: Replay, lasts: float, recovered: bool) -> None:
+    steps = np.arange(400)
+    loss = 0.003 + 0.2 * np.exp(-steps / 10) + np.where(steps > 300, 0.02 * np.exp(-(steps - 300) / lasts), 0)
+    loss[300] = 0.4
+    (spike,) = replay(loss=loss * noise(0, 400, 1.0, 0.03))
+    assert (spike.code, spike.evidence["recovered"]) == ("loss-spike", recovered)
+
+
 @every_case("seed", range(5))
 def test_a_spike_while_the_run_still_learns_quickly_is_seen(replay: Replay, seed: int) -> None:
     loss = (0.2 + 2.1 * np.exp(-np.arange(200) / 20)) * noise(seed, 200, 1.0, 0.3)

@@ -51,16 +51,17 @@ class CheckpointLog:
                 scope.run.journal.write(kind, rank=current_rank(), **fields)
 
 
-_SECONDS_PER_ROW = 30.0  # of one path
+_SECONDS_PER_ROW, _AT_ONCE = 30.0, 20  # of one path, after its first rows: where a run is killed, those that wait are lost
 _MAX_PATHS = 32  # with a row in that time; a script that saves its samples one by one writes no checkpoints
 
 
 class SavedRows:
-    """Limits the rows of repeated saves: the first is written at once, later ones as one row with their count."""
+    """Limits the rows of repeated saves: the first ones are written at once, later ones as one row with their count."""
 
     def __init__(self, write: Callable[..., None], now: Callable[[], float] = time.monotonic) -> None:
         self._write, self._now = write, now
         self._written_at: dict[str, float] = {}
+        self._num_written: dict[str, int] = {}
         self._pending: dict[str, dict[str, Any]] = {}
         self._other_saves = 0  # saves beyond the path limit, reported by number only
         self._lock = threading.Lock()  # the helper thread flushes once a second
@@ -69,13 +70,14 @@ class SavedRows:
         """Log one save."""
         self.flush()
         with self._lock:
-            if path in self._written_at:
+            if path in self._written_at and self._num_written[path] >= _AT_ONCE:
                 count = 1 + self._pending.get(path, {"count": 0})["count"]
                 self._pending[path] = {**facts, "when": round(time.time(), 3), "count": count}
-            elif len(self._written_at) >= _MAX_PATHS:
+            elif path not in self._written_at and len(self._written_at) >= _MAX_PATHS:
                 self._other_saves += 1
             else:
                 self._written_at[path] = self._now()
+                self._num_written[path] = self._num_written.get(path, 0) + 1
                 self._write_row(path, facts)
 
     def has(self, path: str) -> bool:
@@ -91,7 +93,7 @@ class SavedRows:
                     continue
                 pending = self._pending.pop(path, None)
                 if pending is None:
-                    del self._written_at[path]
+                    del self._written_at[path], self._num_written[path]
                 else:
                     self._written_at[path] = now
                     self._write_row(path, pending)
