@@ -12,7 +12,7 @@ from torch_rechub.trainers import CTRTrainer
 from torch_rechub.utils.data import DataGenerator
 
 PACKAGE = "torch-rechub"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)

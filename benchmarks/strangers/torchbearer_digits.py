@@ -13,7 +13,7 @@ from torchbearer import Trial
 from torchbearer.callbacks import GradientNormClipping, ModelCheckpoint, StepLR
 
 PACKAGE = "torchbearer"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 
