@@ -168,7 +168,7 @@ class Restarts:
         return (folder / "faults").is_dir() or (folder.is_dir() and bool(self._run.recordings()))
 
     def ended_well(self, log: TrainLog) -> None:
-        """An attempt has ended with 0. Some scripts catch the error that ends their training: that is told, not acted on."""
+        """An attempt has ended with 0. Some scripts catch the error that ends their training: it is reported, nothing is done."""
         try:
             if self.trains:
                 log.flush(_LOG_SECONDS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +30,7 @@ _OF_TRAINER = re.compile(r"checkpoint-\d+")
 _BESIDE = 200  # files of a folder that are looked at
 _NAMES = ("checkpoint", "step", "attempt", "workers", "parts", "lr_factor")
 _LOOKED_AT = 8  # files at most: verifying reads all of them
-_TOLD = 32  # files of the script whose steps a restarted script is told
+_SAVES = 32  # files of the script whose steps a restarted script gets
 _ROWS = 400_000  # of the table of steps that are read
 
 
@@ -160,8 +161,13 @@ def step_of(run: RunFolder, path: Path, own: int | None) -> int | None:
 
 def _steps_of_saves(run: RunFolder) -> dict[str, int]:
     """What the script has saved lately, and at which steps: it may resume from another one than the chosen."""
-    steps = {str(path): step_of(run, path, None) for path in saved_by_the_script(run)[:_TOLD]}
+    steps = {str(path): step_of(run, path, None) for path in saved_by_the_script(run)[:_SAVES]}
     return {path: step for path, step in steps.items() if step is not None}
+
+
+def _reached(run: RunFolder) -> int | None:
+    """How many steps the attempts so far have made."""
+    return max((made for recording in run.recordings() if (made := steps_until(recording, math.inf))), default=None)
 
 
 def steps_until(recording: Recording, moment: float) -> int | None:
@@ -203,6 +209,7 @@ def environment(run: RunFolder, origin: Origin, changes: Changes, attempt: int) 
         "HOLDFAST_CHECKPOINT": origin.path,
         "HOLDFAST_CHECKPOINT_STEP": origin.step,
         "HOLDFAST_SAVED": json.dumps(saved) if (saved := _steps_of_saves(run)) else None,
+        "HOLDFAST_REACHED": _reached(run),
         "HOLDFAST_KEPT": origin.kept,
         "HOLDFAST_KEPT_STEP": origin.kept_step,
         "HOLDFAST_BEFORE": origin.before,

@@ -164,7 +164,7 @@ class StartingAgain:
         return any(ending.flag_failed for ending in self._endings)
 
     def _done_again(self, origin: Origin) -> int | None:
-        """How many steps come again after the checkpoint that the script is told to load; None if that is not known."""
+        """How many steps come again after the checkpoint that the script resumes from; None if that is not known."""
         reached = max((ending.reached + 1 for ending in self._endings if ending.reached is not None), default=0)
         return reached - origin.step if origin.step is not None and reached >= origin.step else None
 

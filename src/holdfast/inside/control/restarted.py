@@ -3,6 +3,7 @@
 HOLDFAST_ATTEMPT             2, 3, …
 HOLDFAST_CHECKPOINT          the checkpoint for a script that loads it itself; HOLDFAST_CHECKPOINT_STEP
 HOLDFAST_SAVED               what the script has saved, and the step of each, for one that resumes from another: JSON
+HOLDFAST_REACHED             how many steps the attempts before have made
 HOLDFAST_KEPT                Holdfast's own checkpoint, for other scripts: see fast_forward.py; HOLDFAST_KEPT_STEP
 HOLDFAST_BEFORE              the step before which the training went well, for a trainer that chooses a checkpoint itself
 HOLDFAST_WORKERS             the maximum number of loader workers
@@ -26,6 +27,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from holdfast.inside.taps.imports import when_imported
 from holdfast.inside.taps.registry import Taps
 
@@ -42,6 +45,7 @@ class Restarted:
     checkpoint: str | None = None
     step: int | None = None
     saved: Mapping[str, int] = field(default_factory=dict)
+    reached: int = 0
     kept: str | None = None
     kept_step: int | None = None
     workers: int | None = None
@@ -67,7 +71,8 @@ def step_loaded(paths: Sequence[str], optimizer: Any, *, resumes: bool) -> int:
     """The step that a restarted script resumes from, if it loaded the chosen checkpoint or one that it saved earlier; else 0.
 
     `resumes`: its optimizer got a state, so it is not fast-forwarded to the step of Holdfast's own checkpoint. From a file that
-    is not known, the state itself may tell: Adam and its like count their updates.
+    is not known, the optimizer's state may show it: Adam and its like count their updates. A count beyond all that the attempts
+    before have made is of another training, such as a pre-training.
     """
     restart = restarted()
     if restart is None:
@@ -75,12 +80,14 @@ def step_loaded(paths: Sequence[str], optimizer: Any, *, resumes: bool) -> int:
     if restart.loaded_by_script(paths):
         return restart.step or 0
     steps = (restart.saved.get(path) for path in reversed(paths) if restart.kept is None or resumes)
-    return next((step for step in steps if step), _updates_in(optimizer) if resumes else 0)
+    own = _updates_in(optimizer) if resumes else 0
+    return next((step for step in steps if step), own if own <= restart.reached else 0)
 
 
 def _updates_in(optimizer: Any) -> int:
     states = islice(getattr(optimizer, "state", {}).values(), _STATES)
-    return max((int(state["step"]) for state in states if isinstance(state, dict) and "step" in state), default=0)
+    counts = [torch.as_tensor(count) for state in states if isinstance(count := state.get("step"), (int, float, torch.Tensor))]
+    return max((int(count) for count in counts if count.numel() == 1), default=0)
 
 
 def read(environment: Mapping[str, str]) -> Restarted | None:
@@ -93,6 +100,7 @@ def read(environment: Mapping[str, str]) -> Restarted | None:
         checkpoint=environment.get("HOLDFAST_CHECKPOINT"),
         step=_int(environment.get("HOLDFAST_CHECKPOINT_STEP")),
         saved=_steps(environment.get("HOLDFAST_SAVED")),
+        reached=_int(environment.get("HOLDFAST_REACHED")) or 0,
         kept=environment.get("HOLDFAST_KEPT"),
         kept_step=_int(environment.get("HOLDFAST_KEPT_STEP")),
         workers=_int(environment.get("HOLDFAST_WORKERS")),

@@ -31,7 +31,7 @@ def test_what_cannot_be_read_is_as_if_it_were_not_there() -> None:
 
 def test_a_script_that_resumes_from_another_of_its_own_checkpoints_counts_on_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
     saved, fresh = {"/a/last.pt": 24, "/a/best.pt": 18}, torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)
-    chosen = Restarted(attempt=2, checkpoint="/a/best.pt", step=18, saved=saved)
+    chosen = Restarted(attempt=2, checkpoint="/a/best.pt", step=18, saved=saved, reached=30)
     monkeypatch.setattr(restarted, "restarted", lambda: chosen)
     assert restarted.step_loaded(["/a/best.pt"], fresh, resumes=False) == 18
     assert restarted.step_loaded(["/a/last.pt"], fresh, resumes=False) == 24
@@ -42,6 +42,8 @@ def test_a_script_that_resumes_from_another_of_its_own_checkpoints_counts_on_fro
     for _ in range(5):
         adam.step()
     assert restarted.step_loaded(["/b/unknown.pt"], adam, resumes=True) == 5
+    monkeypatch.setattr(restarted, "restarted", lambda: replace(chosen, reached=3))
+    assert restarted.step_loaded(["/b/pretrained.pt"], adam, resumes=True) == 0, "its updates were made elsewhere"
     kept = replace(chosen, kept="step-000020", kept_step=20)
     monkeypatch.setattr(restarted, "restarted", lambda: kept)
     assert restarted.step_loaded(["/a/last.pt"], fresh, resumes=True) == 24
