@@ -81,13 +81,13 @@ def is_installed(stranger: Stranger, python: str) -> bool:
 
 
 def drill(stranger: Stranger, arguments: argparse.Namespace) -> dict[str, Any] | str:
-    """The answer of `holdfast drill --json`, or why there is none."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "holdfast", "drill", "--json", "--policy", "heal", "--faults", arguments.faults]
-        command += ["--controls", str(arguments.controls), "--jobs", str(arguments.jobs), "--folder", folder]
-        command += ["--", arguments.python, str(stranger.path), *stranger.arguments]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=False)
+    """The answer of `holdfast drill --json`, or why there is none. Runs that it says to look at stay where they are."""
+    folder = tempfile.mkdtemp(prefix=f"{stranger.name}-")
+    command = [sys.executable, "-m", "holdfast", "drill", "--json", "--policy", "heal", "--faults", arguments.faults]
+    command += ["--controls", str(arguments.controls), "--jobs", str(arguments.jobs), "--folder", folder]
+    command += ["--", arguments.python, str(stranger.path), *stranger.arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=False)
     try:
         return dict(json.loads(done.stdout))
     except ValueError:

@@ -92,6 +92,117 @@ for step in range(first, 60):
 print("end")
 """
 
+LIGHT_SAVES = """
+import os, pathlib, signal, sys, time, torch
+torch.manual_seed(0)
+out, whole = pathlib.Path("out"), sys.argv[1] == "whole"
+out.mkdir(exist_ok=True)
+saves = sorted(out.glob("*.pt"))
+first = int(saves[-1].stem) if saves else 0
+model = torch.load(saves[-1], weights_only=False) if saves and whole else torch.nn.Linear(4, 1)
+if saves and not whole:
+    model.load_state_dict(torch.load(saves[-1]))
+if not hasattr(model, "optimizer"):
+    model.optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(first, 60):
+    loss = model(torch.randn(8, 4)).square().mean()
+    model.optimizer.zero_grad(); loss.backward(); model.optimizer.step()
+    time.sleep(0.02)
+    if step % 20 == 19:
+        torch.save(model if whole else model.state_dict(), out / f"{step + 1:03d}.pt")
+    if step == 55 and os.environ.get("HOLDFAST_ATTEMPT", "1") == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if step == 58:
+        print("learns" if not torch.equal(model.weight, torch.load(saves[-1], weights_only=False).weight if whole
+              else torch.load(saves[-1])["weight"]) else "learns nothing")
+"""
+
+NEEDS_GRADIENTS = """
+import os, signal, time, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(60):
+    loss = model(torch.randn(8, 4)).square().mean()
+    optimizer.zero_grad(); loss.backward()
+    if not model.weight.grad.any():
+        raise RuntimeError("no gradient")
+    optimizer.step()
+    time.sleep(0.02)
+    if step == 45 and os.environ.get("HOLDFAST_ATTEMPT", "1") == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+print("weights", model.weight.tolist())
+"""
+
+STOPS_EARLY = """
+import os, signal, time, torch
+first = os.environ.get("HOLDFAST_ATTEMPT", "1") == "1" and "HOLDFAST_RUN" in os.environ
+torch.manual_seed(0)
+inputs = torch.randn(256, 8)
+targets = inputs.square().sum(1, keepdim=True).sin()
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+best, bad = float("inf"), 0
+for epoch in range(12):
+    for step in range(10 * epoch, 10 * epoch + 10):
+        chosen = torch.randperm(256)[:32]
+        loss = torch.nn.functional.mse_loss(model(inputs[chosen]), targets[chosen])
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        time.sleep(0.02 if first else 0)
+        if step == 75 and first:
+            os.kill(os.getpid(), signal.SIGKILL)
+    with torch.no_grad():
+        held_out = torch.nn.functional.mse_loss(model(inputs), targets).item()
+    best, bad = (held_out, 0) if held_out < best else (best, bad + 1)
+    if bad == 3:
+        break
+print("weights", step, [float(p.detach().double().sum()) for p in model.parameters()])
+"""
+
+SEVERAL = """
+import os, pathlib, signal, sys, time, torch
+torch.manual_seed(0)
+inputs = torch.randn(256, 8)
+targets = inputs.square().sum(1, keepdim=True).sin()
+
+def make():
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(16, 1))
+    return model, torch.optim.Adam(model.parameters(), lr=0.01)
+
+def weights(model):
+    return [float(p.detach().double().sum()) for p in model.parameters()]
+
+def steps(number, model, optimizer, first, last):
+    for step in range(first, last):
+        chosen = torch.randperm(256)[:32]
+        loss = torch.nn.functional.mse_loss(model(inputs[chosen]), targets[chosen])
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        time.sleep(0.02 if sys.argv[2:] else 0)
+        if (number, step) == (1, 90) and os.environ.get("HOLDFAST_ATTEMPT", "1") == "1" and sys.argv[2:]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+if sys.argv[1].endswith("folds"):  # one after the other, as in a cross-validation
+    found = []
+    for number in range(3):
+        torch.manual_seed(number)
+        path = pathlib.Path(f"fold-{number}.pt")
+        if path.exists():
+            model = torch.load(path, weights_only=False)
+        else:
+            model, optimizer = make()
+            steps(number, model, optimizer, 0, 120)
+        found += weights(model)
+        if sys.argv[1] == "finished-folds" and sys.argv[2:]:
+            torch.save(model, path)
+else:  # in turns, as in an ensemble
+    pairs = [make() for number in range(3)]
+    for first in range(0, 120, 40):
+        for number, (model, optimizer) in enumerate(pairs):
+            steps(number, model, optimizer, first, first + 40)
+    found = [number for model, optimizer in pairs for number in weights(model)]
+print("weights", found)
+"""
+
 JUMPS = """
 import os, pathlib, sys, time, torch
 torch.manual_seed(0)
@@ -213,6 +324,63 @@ def test_a_damaged_save_is_moved_for_a_script_that_resumes_from_its_newest_one(t
     assert f"the damaged checkpoint moved to {moved}" in done.stderr and (moved / "state.pt").stat().st_size == 500
     assert [row["because"] for row in restarts_of(tmp_path / "runs/a")] == ["process-died", "checkpoint-torn"]
     assert sorted(path.name for path in (tmp_path / "out").glob("save-*")) == [f"save-{step}" for step in range(10, 70, 10)]
+
+
+@pytest.mark.parametrize("saves", ["whole", "weights"])
+def test_a_script_that_resumes_from_a_pickled_model_or_from_weights_alone_is_not_fast_forwarded(
+    tmp_path: Path, saves: str
+) -> None:
+    (tmp_path / "train.py").write_text(LIGHT_SAVES)
+    env = {**SOON, "HOLDFAST_SAVE_EVERY": "0.1"}
+    done = run(tmp_path, "--policy", "heal", "--name", "a", PYTHON, "train.py", saves, env=env, timeout=600)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "learns", done.stderr
+    (restart,) = restarts_of(tmp_path / "runs/a")
+    assert restart["checkpoint_step"] > 40, "Holdfast's own is newer, but the script's loop begins at its own step 40"
+    assert "fast-forwarding" not in done.stderr and "the script resumes by itself, at step 40" in done.stderr
+    assert read_run(RunFolder.open(tmp_path / "runs/a")).num_steps == 60, "it is counted on from there"
+
+
+def test_a_script_that_fails_while_it_is_fast_forwarded_gets_all_its_passes_the_next_time(
+    tmp_path: Path, warm: WarmPython
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(NEEDS_GRADIENTS)
+    undisturbed = warm.run(tmp_path, str(script), HOLDFAST_ATTEMPT="2").splitlines()[-1]
+    env = {**SOON, "HOLDFAST_SAVE_EVERY": "0.1"}
+    done = run(tmp_path, "--policy", "heal", "--name", "a", PYTHON, "train.py", env=env, timeout=600)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == undisturbed, done.stderr
+    first, second = restarts_of(tmp_path / "runs/a")
+    assert (first["because"], second["because"]) == ("process-died", "script-error")
+    assert "forward and backward passes run while it is fast-forwarded" in second["detail"]
+
+
+def test_a_script_that_stops_early_while_it_is_fast_forwarded_is_started_from_scratch(tmp_path: Path, warm: WarmPython) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(STOPS_EARLY)
+    undisturbed = warm.run(tmp_path, str(script)).splitlines()[-1]
+    env = {**SOON, "HOLDFAST_SAVE_EVERY": "0.1"}
+    done = run(tmp_path, "--policy", "heal", "--name", "a", PYTHON, "train.py", env=env, timeout=600)
+    *before, last = [line for line in done.stdout.splitlines() if line.startswith("weights")]
+    assert done.returncode == 0 and last == undisturbed, done.stderr
+    assert before and before[0].startswith("weights 3"), "after three evaluations of the same state"
+    _, second = restarts_of(tmp_path / "runs/a")
+    assert second["detail"] == "from the start: the script stops early while it is fast-forwarded"
+
+
+@pytest.mark.parametrize("how", ["folds", "finished-folds", "turns"])
+def test_each_of_several_trainings_is_brought_to_where_it_was_itself(tmp_path: Path, warm: WarmPython, how: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SEVERAL)
+    undisturbed = warm.run(tmp_path, str(script), how).splitlines()[-1]
+    env = {**SOON, "HOLDFAST_SAVE_EVERY": "0.1"}
+    done = run(tmp_path, "--policy", "heal", "--name", "a", PYTHON, "train.py", how, "dies", env=env, timeout=600)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == undisturbed, done.stderr
+    (restart,) = restarts_of(tmp_path / "runs/a")
+    assert restart["because"] == "process-died"
+    begun = {"folds": 2, "finished-folds": 1, "turns": 3}[how]
+    assert done.stderr.count("training continues at step") == begun, done.stderr
+    kept = len(list((tmp_path / "runs/a/checkpoints").glob("step-*")))
+    assert kept == 1 if how == "folds" else kept > 0, "of a training that is over, the last state is enough"
 
 
 @pytest.mark.slow

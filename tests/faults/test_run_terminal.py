@@ -17,8 +17,8 @@ import os, signal, sys, time
 signal.signal(signal.SIGWINCH, lambda *_: sizes.append(os.get_terminal_size(1).columns))
 sizes = []
 print([os.isatty(fd) for fd in range(3)], os.get_terminal_size(2), sep=';', flush=True)
-while not sizes or sizes[-1] != 111: time.sleep(0.01)
-print('now', sizes[-1], flush=True)
+while 111 not in sizes: time.sleep(0.01)  # one call of the handler may interrupt another, and append first
+print('now', max(sizes), flush=True)
 print('got', input('? '), flush=True)
 os.write(1, {DRAWN!r})
 """

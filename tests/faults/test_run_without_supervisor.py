@@ -38,8 +38,8 @@ def test_a_training_and_its_child_outlive_their_killed_supervisor_and_their_late
 IN_A_TERMINAL = """
 import os, time
 import torch
+terminal = os.fstat(1).st_ino  # before the line for which the supervisor is killed
 print("line 1", flush=True)
-terminal = os.fstat(1).st_ino
 while os.fstat(1).st_ino == terminal:  # until it leads elsewhere
     time.sleep(0.01)
 print("line 2", flush=True)

@@ -90,9 +90,11 @@ class Listing:
         if self._room < 0:
             self.complete = False
             return {}
-        table = {}
+        table: dict[Any, Any] = {}
         for raw, value in pairs:
             key = self._key(raw)
+            if key in table and isinstance(raw, Thing):  # two objects that the same words stand for
+                key = f"{key} ({len(table)})"
             hidden = module and isinstance(raw, str) and raw in _HIDDEN
             table[key] = self.tree(value) if hidden else self._at(str(key), value)
         return table
@@ -184,6 +186,8 @@ def _sorted(row: list[Any]) -> list[Any]:
 
 def _as_words(plain: Any) -> str:
     if isinstance(plain, Opaque):
+        if isinstance(plain.state, dict) and isinstance(plain.state.get("name"), str):  # the keys of some trainers
+            return str(plain.state["name"])
         arguments = [str(part)[:100] for part in plain.arguments[:3] if isinstance(part, _SCALAR)]
         return f"{plain.name}({', '.join(arguments)})"
     return f"{plain:#x}" if isinstance(plain, int) else f"a {type(plain).__name__}"

@@ -10,6 +10,7 @@ from holdfast.signals.view import Floats, SignalView, Steps
 
 _ZONE = 128  # steps that are looked at for the rise
 _BEGINNING = 10
+_LATE = 8  # steps after the onset: of a noisy loss, those right before a jump of the learning rate may have been high
 _JUMP = 3.0  # times a learning rate at once; a warm-up climbs by more, in many steps
 _ABRUPT = 12  # steps after the onset that must be high already
 _SLOW = ((0, 0.0), (12, 0.1), (44, 0.15), (108, 0.15))  # steps that a rise took, and how much more it must then have cost
@@ -102,6 +103,7 @@ def _against(
     if middle(since[:_ABRUPT]) < min(normal.value + 0.7 * (level - normal.value), early + 0.5 * fall):
         return None
     rates = learning_rates(signals, onset)
+    onset = max(onset, int(rates.get("lr_jumped_at", 0)))
     too_high = "lr_jumped_at" in rates and rates["lr"] > 10 * rates["lr_before"]  # with that, it comes back to nothing good
     if not too_high and coming_back(since[-_ZONE // 2 :], normal.value) and middle(since[-_ABRUPT // 2 :]) < 2 * early:
         return None
@@ -162,7 +164,7 @@ def learning_rates(signals: SignalView, onset: int, *, since: int | None = None)
     """The learning rate now and before the trouble; where it jumped, if it did so by three or more at once, that before the jump.
 
     A warm-up climbs by more than that, in many steps; a warm restart only returns to a height that it had. A jump counts from
-    step `since` to the onset, or shortly before that.
+    step `since` to the onset, or shortly before and after that.
     """
     since = onset - _ZONE // 2 if since is None else since
     steps, lr = signals.last("lr", 4 * _ZONE)
@@ -171,7 +173,7 @@ def learning_rates(signals: SignalView, onset: int, *, since: int | None = None)
     evidence: dict[str, float | int] = {"lr": float(lr[-1])} if len(lr) else {}
     if len(past := lr[lr_steps < onset - _ZONE // 2]):
         evidence["lr_before"] = float(np.median(past[-_ZONE:]))
-    at = [place for place in np.flatnonzero(lr[1:] > _JUMP * lr[:-1]) + 1 if since <= lr_steps[place] <= onset][:1]
+    at = [place for place in np.flatnonzero(lr[1:] > _JUMP * lr[:-1]) + 1 if since <= lr_steps[place] <= onset + _LATE][:1]
     if at and jumps(float(lr[at[0] - 1]), float(lr[at[0]]), signals.highest("lr", before=int(lr_steps[at[0]]))):
         evidence["lr_jumped_at"], evidence["lr_before"] = int(lr_steps[at[0]]), float(lr[at[0] - 1])
     return evidence

@@ -23,14 +23,14 @@ _ERRORS, _COMPARED = 4.0, 64  # standard errors by which the loss is higher than
 
 def weights_jump(
     signals: SignalView, *, least: float = 0.3, times: float = 1.25, lost: float = 0.5, sustained: int = 12, far: float = 1.0,
-    slight: float = 0.05,
+    beyond: float = 50.0, slight: float = 0.05,
 ) -> Finding | None:  # fmt: skip
     """Between two samples the logarithm of the norm moved by `least`, and `times` as far as all updates together can move it.
 
     After that the loss stays `lost` of the way back to the beginning for `sustained` steps. It may be on its way down again:
-    where weights were overwritten, going back is shorter. Where the norm moved by `far`, which no update explains, it is enough
-    that the loss is clearly higher than before. Normalisation layers can have most of the norm: a `slight` move counts if the
-    loss rose at once and no gradient before it was large. A rate that jumped is `loss-divergence` of its own.
+    where weights were overwritten, going back is shorter. Where the norm moved by `far`, or `beyond` times as far as updates
+    can, it is enough that the loss is clearly higher than before. Normalisation layers can have most of the norm: a `slight` move
+    counts if the loss rose at once and no gradient before it was large. A rate that jumped is `loss-divergence` of its own.
     """
     steps, measured = signals.last("weight_norm", 64)
     norms = np.where(np.isposinf(measured), _HUGE, measured)  # one weight is enough whose square is beyond single precision
@@ -44,12 +44,13 @@ def weights_jump(
     if np.isposinf(measured[at + 1]) and (finding := _in_evaluations(signals, steps[at : at + 2], measured[at : at + 2])):
         return finding
     sized, ratios = signals.last("update_ratio", 64)
-    factor = (_SLIGHT_TIMES if is_slight else 1.0) * times
-    if not beyond_updates(steps, norms, at, sized[np.isfinite(ratios)], ratios[np.isfinite(ratios)], times=factor):
+    sized, ratios = sized[np.isfinite(ratios)], ratios[np.isfinite(ratios)]
+    if not beyond_updates(steps, norms, at, sized, ratios, times=(_SLIGHT_TIMES if is_slight else 1.0) * times):
         return None
     if np.isposinf(measured[at + 1]) and (finding := _beyond_numbers(signals, steps[at : at + 2], measured[at : at + 2])):
         return finding
-    needed = (lost / 25, _NEWEST) if (certain := bool(moved[at] > far)) else (lost, sustained)
+    certain = bool(moved[at] > far or (not is_slight and beyond_updates(steps, norms, at, sized, ratios, times=beyond)))
+    needed = (lost / 25, _NEWEST) if certain else (lost, sustained)
     finding = _with_loss(signals, steps[at : at + 2], measured[at : at + 2], *needed, certain=certain)
     if finding is None and len(measured) > at + 2 and np.isposinf(measured[at + 1 :]).all():
         return _stays_infinite(signals, steps, measured, at)

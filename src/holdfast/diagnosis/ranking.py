@@ -93,7 +93,7 @@ def rank(
     since_good = {} if earlier is None else earlier.signs()
     present |= since_good
     if "lr-jumped" in present:  # what came of that explains nothing
-        present.pop("explained", None)
+        present = {sign: words for sign, words in present.items() if sign not in ("explained", "weights-unsound")}
     if "updates-usual" in present and "lr-jumped" not in present:  # 1 is no huge rate for Adadelta
         present.pop("lr-huge", None)
     if present.keys() & {"lr-jumped", "lr-dropped", "lr-below-good"}:  # updates were usual only before

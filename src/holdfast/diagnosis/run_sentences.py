@@ -13,7 +13,7 @@ _WHY = {
     "no-gradient": "no gradient reaches {names}, though an optimizer holds {them}",
     "no-optimizer": "no optimizer holds {names}",
     "frozen": "{names} {are} frozen",
-    "unused-head": "the loss does not use {names}; everything before {them} gets gradients",
+    "unused-head": "the loss does not use {names}; all other parameters get gradients",
 }
 
 
@@ -31,6 +31,10 @@ def _untrained(finding: Finding) -> str:
 def _dead(finding: Finding) -> str:
     evidence = finding.evidence
     since = "from the first step" if not evidence["onset"] else f"since step {evidence['onset']:,}"
+    if "parameter" in evidence:
+        before, after = (float(evidence[name]) for name in ("weight_norm_before", "weight_norm"))
+        jumped = f"the norm of {evidence['parameter']} jumped from {before:.3g} to {after:.3g}"
+        return f"the gradients of {evidence['last_dead']} are exactly 0 {since}: {jumped}"
     layers = f"the first {evidence['layers']} of {evidence['of']} layers, up to {evidence['last_dead']}"
     return f"the gradients of {layers}, are exactly 0 {since}"
 
@@ -44,7 +48,8 @@ def _vanishing(finding: Finding) -> str:
 
 def _constant(finding: Finding) -> str:
     if "field" in finding.evidence:
-        return f"every sample of every batch is the same (field {finding.evidence['field']})"
+        field = finding.evidence["field"]
+        return f"every sample of every batch is the same{f' (field {field})' if field else ''}"
     return f"layer {finding.evidence['layer']} gets the same input at every step (norm {finding.evidence['input_norm']:.3g})"
 
 

@@ -109,12 +109,16 @@ def _untrained(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         is_all = evidence.get("count") == evidence.get("of")
         yield "left-out-behind", "the optimizer holds no parameter of the model" if is_all else "the layers before are trained"
     elif evidence.get("why") == "unused-head":
-        yield "loss-skips-head", "all layers before get gradients"
+        yield "loss-skips-head", "all other parameters get gradients"
     else:
         yield "requires-no-gradient", f"no gradient reaches {names}"
 
 
 def _dead(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    if "parameter" in evidence:
+        yield "units-dead", ""
+        yield "weights-jumped", f"the norm of {evidence['parameter']} jumped between two samples"
+        return
     yield "units-dead", f"the gradients of {evidence.get('last_dead')} and all before it are exactly 0"
     if not evidence.get("onset"):
         yield "dead-from-the-start", "they have been 0 since the first step"

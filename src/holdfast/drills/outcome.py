@@ -114,9 +114,15 @@ def _steps_of(recording: Recording) -> tuple[int, int, int]:
 
 
 def _start(recordings: list[Recording], made: list[tuple[int, int, int]], rows: Iterable[Mapping[str, Any]]) -> int:
-    """The step that the last training resumed from. One that resumed from a checkpoint by itself counts from zero."""
+    """The step that the last training resumed from. One that resumed from a checkpoint by itself counts from zero.
+
+    After a fault at the very end it may have had no step to make.
+    """
     if not recordings:
         return 0
+    if not made[-1][0]:
+        restarts = [row for row in rows if row.get("action") == "restart" and row.get("state") == "done"]
+        return int(restarts[-1].get("checkpoint_step") or 0) if restarts else 0
     if (first := made[-1][1]) > 0:
         return first
     mine = [row for row in rows if row.get("event") == "resumed" and row.get("recording") == recordings[-1].name]

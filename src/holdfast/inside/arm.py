@@ -118,15 +118,14 @@ def arm_from_environment() -> None:
         if not folder:
             return
         armed().runtime.registry.is_whole = True
-        armed().add(
-            Scope(
-                RunFolder(Path(folder)),
-                budget=float(os.environ.get("HOLDFAST_BUDGET") or 0.01),
-                policy=Policy(os.environ.get("HOLDFAST_POLICY") or "observe", read_rules(os.environ.get("HOLDFAST_RULES", ""))),
-                always_done=_SAMPLING.get(os.environ.get("HOLDFAST_SAMPLING", ""), frozenset()),
-                follows_children=True,
-            )
+        scope = Scope(
+            RunFolder(Path(folder)),
+            budget=float(os.environ.get("HOLDFAST_BUDGET") or 0.01),
+            policy=Policy(os.environ.get("HOLDFAST_POLICY") or "observe", read_rules(os.environ.get("HOLDFAST_RULES", ""))),
+            always_done=_SAMPLING.get(os.environ.get("HOLDFAST_SAMPLING", ""), frozenset()),
+            follows_children=True,
         )
+        armed().add(scope)
         with contextlib.suppress(OSError):
             answer_signal(Path(folder) / FOLDER)  # first, so that at exit it cleans up last
             write_crash_stacks(RunFolder(Path(folder)))
@@ -134,7 +133,8 @@ def arm_from_environment() -> None:
         if restart is not None and restart.checkpoint is not None:
             from holdfast.inside.control.restarted import resume_with
 
-            resume_with(restart.checkpoint)
+            place = restart.place
+            resume_with(restart.checkpoint, lambda: scope.num_begun == place)
         if os.environ.get(VARIABLE):
             leave_sigterm_to_supervisor()
         supervisor = os.environ.get("HOLDFAST_SUPERVISOR", "")

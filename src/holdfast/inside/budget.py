@@ -16,6 +16,7 @@ _MIN_INTERVAL, _MAX_INTERVAL = 10, 2000  # steps between two samples, however la
 MEETING = 100  # steps; see Budget.meeting
 _CLOSER, _CLOSER_EVERY = ("parameters", "weights"), 64  # extra samples: at most one in so many steps, on average
 _SPIKE, _LR_DROP = 6.0, 20.0  # the rise of the loss, in usual changes from step to step; the factor by which the LR fell
+_WEIGHTS = 0.1  # fraction by which the norm of all weights may change from sample to sample
 _OPENING_STEPS = 500  # later samples are also limited in time; a short run gets its samples early
 
 
@@ -48,6 +49,7 @@ class Budget:
     loss_change: float = 0.0  # mean absolute change of the loss from step to step: a loss that falls steadily is not noisy
     lr: float = 0.0  # of the last step
     weight_norm: float = 0.0  # of the last sample
+    weight_change: float = 0.0  # of it since the sample before, as a fraction
     meeting: int = 0  # with several ranks: all sample weight norms at multiples of this step, so that they can be compared
     meetings_only: bool = False  # one of very many ranks: nothing else is sampled
     started: float = field(default_factory=time.monotonic)
@@ -111,8 +113,11 @@ class Budget:
 
     def note_weights(self, step: int, norm: float) -> None:
         """Look closer at the next step if the norm of all weights jumps: the parameters show which one."""
-        if self.weight_norm > 0.0 and norm != self.weight_norm and not 0.5 < norm / self.weight_norm < 2.0:
-            self.look_closer(step + 1)
+        if self.weight_norm > 0.0 and norm != self.weight_norm:
+            change = abs(norm / self.weight_norm - 1.0)
+            if not change <= max(_WEIGHTS, _SPIKE * self.weight_change):  # NaN and Inf are jumps too
+                self.look_closer(step + 1)
+            self.weight_change = change
         self.weight_norm = norm
 
     def look_closer(self, step: int) -> None:

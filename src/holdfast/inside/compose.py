@@ -44,7 +44,7 @@ def guard_training(training: Training, scope: Scope, batches: Batches, *, by_han
         world_size=world_size(),
         index=folder / "snapshots.json",
         facts=partial(_manifest_facts, training, scope),
-        report=SaveReport(recorder.run.path / "checkpoints", recorder.run, warns=False),
+        report=SaveReport(recorder.checkpoints, recorder.run, warns=False, place=recorder.recording.place),
         warn=partial(report.cannot, "snapshots"),
     )
     training.control = Control(

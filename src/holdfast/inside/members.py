@@ -195,6 +195,12 @@ class Members:
         self._expected = [weakref.ref(other) for other in others]
         self._holding = self.main is not None and any(Member(other).size > self.main.size for other in others)
 
+    def main_has_stepped(self) -> None:
+        """No other optimizer steps without the main one: those of its inner loops stay what they are."""
+        for other in self.members.values():
+            self.has_inner_loops |= other.is_inner and other.steps_alone > 0
+            other.steps_alone, other.rows = 0, None
+
     @property
     def expects_others(self) -> bool:
         """Whether other optimizers were there when the training began."""

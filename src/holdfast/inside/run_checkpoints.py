@@ -214,6 +214,8 @@ class RunCheckpoints:
         """
         _show_script_settings(training)
         folder = newest_of_run(self._scope.run) or self.store().folder
+        if kept_in(own := training.recorder.checkpoints):  # where a script has several trainings
+            folder = own
         at = int(to) if to is not None and to.isdecimal() else folder / to if to not in (None, "best") else to
         try:
             result = restore(folder, at, lambda: self.state(training), lambda _: [], notes=self._notes, in_place=True)

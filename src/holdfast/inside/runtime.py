@@ -39,8 +39,9 @@ from holdfast.signals.pulse import ENDING
 from holdfast.state import fast_forward
 
 if TYPE_CHECKING:
-    from holdfast.inside.control.fast_forward import FastForward
+    from holdfast.inside.control.fast_forward import FastForwards
     from holdfast.inside.control.server import ControlServers
+    from holdfast.inside.guard.protected_checkpoints import ProtectedCheckpoints
 
 Optimizer = torch.optim.Optimizer
 
@@ -54,7 +55,8 @@ class Runtime(Process):
         self._closes_with = os.getpid()  # the process that wrote down to close with it; this one has `atexit`
         self.servers: ControlServers | None = None
         self.interrupt = Interrupt(self)
-        self.fast_forwarding: FastForward | None = None  # after a restart of a script that does not resume by itself
+        self.fast_forwarding: FastForwards | None = None  # after a restart of a script that does not resume by itself
+        self._protected: tuple[Scope, ProtectedCheckpoints] | None = None  # of the attempts before
         self.saves.fast_forwarding = lambda: self.fast_forwarding is not None
         self.when_begun.append(self._training_begins)
         self.when_over.append(self._close_server)
@@ -80,9 +82,7 @@ class Runtime(Process):
         training = entry[1] if entry is not None and entry[0]() is optimizer else self._training_of(optimizer)
         if training is not None and training.losses is not thread.losses:  # it was begun by another thread
             training.losses = thread.losses
-        if self.fast_forwarding is not None and training is not None and not self.fast_forwarding.before(training, optimizer):
-            self.fast_forwarding = None
-        if self.fast_forwarding is None and training is not None:
+        if training is not None and (self.fast_forwarding is None or not self.fast_forwarding.before(training, optimizer)):
             training.before_update(optimizer, scaler)
         thread.cost += time.perf_counter() - begun
 
@@ -104,9 +104,11 @@ class Runtime(Process):
         if training is None:
             return
         if self.fast_forwarding is not None:
-            if self.fast_forwarding.after(training, optimizer):
+            was_skipped = self.fast_forwarding.after(training, optimizer)
+            if not self.fast_forwarding.is_under_way():
                 self.fast_forwarding = None
-            return
+            if was_skipped:
+                return
         training.cost += thread.cost
         thread.cost = 0.0
         training.after_update(optimizer, skipped=skipped)
@@ -299,6 +301,9 @@ class Runtime(Process):
         self.end_evaluation()
         self._end_manual_update()
         self._settle_rest(scope)
+        if self.fast_forwarding is not None and scope.follows_children:
+            with contextlib.suppress(OSError):
+                self.fast_forwarding.tell_stopped_early()
         self.saves.rows.flush(everything=True)
         if scope in self.scopes:
             self.scopes.remove(scope)
@@ -358,14 +363,17 @@ class Runtime(Process):
 
             restart = restarted_in(scope.run)
         if restart is not None and isinstance(optimizer, Optimizer) and self.thread.manual is None:
-            from holdfast.inside.control.fast_forward import start_fast_forward
+            from holdfast.inside.control.fast_forward import FastForwards, start_fast_forward
 
-            self.fast_forwarding = start_fast_forward(
-                self.loads, scope, training, optimizer, restart, uses_grad=self.gradient_calls > 0
-            )
-            if self.fast_forwarding is not None:
-                folders = {Path(row["path"]).parent for row in scope.run.journal if row.get("event") == "saved"}
-                self.fast_forwarding.protected = self.saves.protect_earlier(folders, restart.attempt)
+            uses_grad = self.gradient_calls > 0
+            begun = start_fast_forward(self.loads, scope, training, optimizer, restart, uses_grad=uses_grad)
+            if begun is not None:
+                if self._protected is None or self._protected[0] is not scope:  # once: what is saved next is this attempt's
+                    folders = {Path(row["path"]).parent for row in scope.run.journal if row.get("event") == "saved"}
+                    self._protected = scope, self.saves.protect_earlier(folders, restart.attempt)
+                begun.protected = self._protected[1]
+                self.fast_forwarding = self.fast_forwarding or FastForwards(scope)
+                self.fast_forwarding.add(training, begun)
 
     def _open_server(self, scope: Scope, training: Training) -> None:
         """Let a training be asked from outside, unless that was switched off."""

@@ -55,6 +55,7 @@ class Scope:
         self.micro_batches: Any = None  # the step function that the script gave to `run.step`
         self.trainer = TrainerLink(run, place=self._place, on_error=self.step_back)
         self.trainings: list[Training] = []  # replaced, never mutated: other threads iterate over it
+        self.num_begun = 0  # trainings
         self._models = [weakref.ref(model) for model in models]
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         self._trouble = Trouble(run.journal)
@@ -126,6 +127,7 @@ class Scope:
         """Add a new training and write the metrics that waited for it."""
         with self._changing:
             self.trainings = [*self.trainings, training]
+            self.num_begun += 1
         while self._pending:
             write_logged(training, self._pending.popleft())
 

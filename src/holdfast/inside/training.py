@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ from holdfast.state.parameters import parameters_of
 if TYPE_CHECKING:  # loaded under a policy that acts
     from holdfast.inside.control.control import Control
     from holdfast.inside.control.settings import Settings
+    from holdfast.inside.control.which_training import WhichTraining
     from holdfast.inside.guard.first_failure import FirstFailure
     from holdfast.inside.guard.guard import Guard
 
@@ -62,6 +63,8 @@ class Training(Members):
         self.first_failure: FirstFailure | None = None  # under one that does not
         self.control: Control | None = None  # under one that repairs
         self.settings: Settings | None = None  # once someone has changed a setting from outside
+        self.which: WhichTraining | None = None  # of those that its script begins
+        self.steps_before = 0  # that its optimizer made when it was taken for an inner loop of another training
         self.step_table = StepTable(recorder)
         self.cost = 0.0  # seconds that Holdfast took since the last row was finished
         self.evaluated = 0.0  # seconds of evaluation since the last step
@@ -232,9 +235,7 @@ class Training(Members):
             member.steps_alone += 1
             return
         if len(self.members) > 1:
-            for other in self.members.values():
-                self.has_inner_loops |= other.is_inner and other.steps_alone > 0
-                other.steps_alone, other.rows = 0, None
+            self.main_has_stepped()
         if self._sample is not None:
             self._compare(metrics, optimizer)
         if not self._zero_grad_check.is_decided and self._zero_grad_check.after(parameters_of(optimizer), self.losses.calls):
@@ -274,7 +275,7 @@ class Training(Members):
             if self.settings is not None:
                 self.settings.clip(optimizer, None)
 
-    def begin_with(self, rows: list[tuple[list[float | int], StepMetrics]]) -> None:
+    def begin_with(self, rows: Sequence[tuple[list[float | int], StepMetrics]]) -> None:
         """What was an inner loop so far has become this training: these are its first steps."""
         self._unwritten.extend((row, metrics, None) for row, metrics in rows)
         self.begin_at(self.step + len(rows))

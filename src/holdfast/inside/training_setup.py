@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from holdfast.inside.budget import MEETING, Budget
-from holdfast.inside.control.restarted import step_loaded
+from holdfast.inside.control.restarted import resumes_by_itself, step_loaded
 from holdfast.inside.discovery import find_live_objects, find_roots, whole_models
+from holdfast.inside.gradients.device_reader import own_values
+from holdfast.inside.gradients.step_metrics import StepMetrics
 from holdfast.inside.guard.first_failure import FirstFailure
 from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.observers.rank_setup import RankSetup
@@ -34,6 +37,10 @@ from holdfast.signals.recorder import Recorder
 from holdfast.signals.stack_signal import answer_signal, withdraw_if_taken
 from holdfast.state.parameters import parameters_of
 
+if TYPE_CHECKING:
+    from holdfast.inside.control.which_training import WhichTraining
+
+FirstRow = tuple[list[float | int], StepMetrics]
 _SHORT_STEPS, _SHORT_IN_A_ROW = 16, 3  # steps of a short training, and how many of those in a row
 Optimizer = torch.optim.Optimizer
 
@@ -90,10 +97,8 @@ def settle(process: Process, training: Training, optimizer: Optimizer) -> None:
         return
     training.leave(optimizer)
     scope = next(scope for scope in process.scopes if training in scope.trainings)
-    begun = begin(process, scope, optimizer, alone=not member.is_inner)
+    begun = begin(process, scope, optimizer, alone=not member.is_inner, rows=member.rows or ())
     process.of_optimizer[id(optimizer)] = (weakref.ref(optimizer), begun)
-    if begun is not None and member.rows:
-        begun.begin_with(member.rows)
 
 
 def _continue(training: Training, optimizer: Optimizer, parameters: Iterable[torch.Tensor]) -> Training:
@@ -106,17 +111,24 @@ def _continue(training: Training, optimizer: Optimizer, parameters: Iterable[tor
     return training
 
 
-def begin(process: Process, scope: Scope, optimizer: Optimizer, *, alone: bool = False) -> Training | None:
+def begin(
+    process: Process, scope: Scope, optimizer: Optimizer, *, alone: bool = False, rows: Sequence[FirstRow] = ()
+) -> Training | None:
     """Begin a training with this optimizer; None if its tables cannot be opened.
 
     `alone`: the optimizer was assigned to another training before, which keeps the loader and the other optimizers.
+    `rows`: the steps that it has made there.
     """
-    recorder = _open_recorder(scope)
-    if recorder is None:
+    try:
+        which = _which(process, scope, optimizer, rows)
+        recorder = _open_recorder(scope, which)
+    except OSError as error:
+        scope.step_back("opening the tables", error)
         return None
     live = process.registry.live_objects_with(parameters_of(optimizer)) or find_live_objects()
     feed = process.thread.feed = process.feeds.for_training(process.thread.feed)
     training = _make_training(process, scope, recorder, feed, optimizer)
+    training.which, training.steps_before = which, len(rows)
     if not alone:
         feed.loader.begin()
     scope.begin(training)
@@ -134,6 +146,8 @@ def begin(process: Process, scope: Scope, optimizer: Optimizer, *, alone: bool =
     _report_origin(process, scope, training, optimizer)
     for callback in process.when_begun:
         callback(scope, training, optimizer)
+    if rows and not training.step:  # else it is fast-forwarded
+        training.begin_with(rows)
     clipping, process.thread.first_clipping = process.thread.first_clipping, None
     if clipping is not None:
         training.after_clipping(*clipping)
@@ -150,15 +164,24 @@ def learn_models(process: Process, scope: Scope, training: Training, modules: li
         process.whole_models[id(module)] = (weakref.ref(module), training)
 
 
-def _open_recorder(scope: Scope) -> Recorder | None:
-    try:
-        recorder = Recorder.start(scope.run, current_rank(), world_size())
-        if answer_signal(recorder.recording.path) is not None:
-            recorder.every_second(withdraw_if_taken)
-        return recorder
-    except OSError as error:
-        scope.step_back("opening the tables", error)
+def _which(process: Process, scope: Scope, optimizer: Optimizer, rows: Sequence[FirstRow]) -> WhichTraining | None:
+    """Which training of the script this is, under a policy that keeps its states."""
+    if not scope.policy.heals:
         return None
+    from holdfast.inside.control.which_training import which_training
+
+    loss = rows[0][1].loss if rows else process.losses.total()
+    loss = own_values(loss) if isinstance(loss, torch.Tensor) else loss
+    return which_training(scope.run, current_rank(), None if loss is None else float(loss), optimizer.param_groups[0])
+
+
+def _open_recorder(scope: Scope, which: WhichTraining | None) -> Recorder:
+    recorder = Recorder.start(scope.run, current_rank(), world_size(), which.facts if which is not None else {})
+    if which is not None:
+        recorder.checkpoints = scope.run.path / which.folder
+    if answer_signal(recorder.recording.path) is not None:
+        recorder.every_second(withdraw_if_taken)
+    return recorder
 
 
 def _make_training(process: Process, scope: Scope, recorder: Recorder, feed: DataFeed, optimizer: Optimizer) -> Training:
@@ -166,7 +189,7 @@ def _make_training(process: Process, scope: Scope, recorder: Recorder, feed: Dat
     meeting, thinned = MEETING if world_size() > 1 else 0, recorder.thinning is not None
     budget = Budget(fraction=scope.budget, always_done=scope.always_done, meeting=meeting, meetings_only=thinned)
     loads, by_hand = process.loads, not isinstance(optimizer, Optimizer)
-    loaded = step_loaded(loads.paths, optimizer, resumes=loads.has_loaded(optimizer))
+    loaded = step_loaded(loads.paths, optimizer, resumes=resumes_by_itself(loads, optimizer))
     first = 0 if scope.trainings else scope.first_step or loaded
     training = Training(recorder, losses=process.losses, loader=feed.loader, memory=process.memory, budget=budget, first=first)
     if scope.policy.acts:
@@ -230,3 +253,5 @@ def _close(process: Process, training: Training) -> None:
                 callback(training)
         finally:
             training.close()
+            if training.control is not None:
+                training.control.thin()

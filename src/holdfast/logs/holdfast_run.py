@@ -56,6 +56,8 @@ def _attempts(recordings: Sequence[Recording]) -> list[tuple[Recording, int]]:
 def _is_later_attempt(recording: Recording, before: Recording, first: int) -> bool:
     """Whether a restart made it; a process that continues where another one was is one of torchrun's own restarts."""
     now, then = recording.info(), before.info()
+    if now.get("checkpoints") != then.get("checkpoints"):  # another of several trainings that the script begins
+        return False
     again = int(now.get("attempt") or 1) > int(then.get("attempt") or 1)
     return now.get("pid") != then.get("pid") and (again or first > 0)
 

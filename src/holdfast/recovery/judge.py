@@ -148,10 +148,22 @@ class Judge:
         for recording in recordings:
             course = self._courses.get(recording.part)
             if course is None:
-                earlier = max((part for part in self._courses if part < recording.part), default=None)
-                self._courses[recording.part] = Course(recording, self._courses.get(earlier) if earlier is not None else None)
+                self._courses[recording.part] = Course(recording, self._earlier(recording))
             elif recording not in course.taken:
                 course.add(recording)
+
+    def _earlier(self, recording: Recording) -> Course | None:
+        """The newest course before it of the same training: a script may begin several, each with checkpoints of its own."""
+        own = recording.info().get("checkpoints")
+        parts = [part for part in self._courses if part < recording.part]
+        same = [part for part in parts if self._courses[part].recordings[0].info().get("checkpoints") == own]
+        return self._courses[max(same)] if same else None
+
+    def _course_of(self, row: Mapping[str, Any]) -> Course | None:
+        """The course that a row of the journal is about: the newest, if it does not say."""
+        name = row.get("recording")
+        named = (course for course in self._courses.values() if any(one.name == name for one in course.recordings))
+        return next(named, self._courses[max(self._courses)] if self._courses else None)
 
     def _judge(self, course: Course, seen: Seen) -> None:
         for finding in seen.new:
@@ -180,7 +192,7 @@ class Judge:
             if (row.get("code") == _BAD_STATE and "in_a_row" in evidence) or evidence.get("damaged")
         ]
         for row, evidence in rows[self._states_seen :]:
-            course = self._courses[max(self._courses)] if self._courses else None
+            course = self._course_of(row)
             if course is None or self._queued is not None:
                 return
             self._states_seen += 1
@@ -266,12 +278,13 @@ class Judge:
     def _damaged_at(self, course: Course) -> int | None:
         """The first step since the last roll-back whose bad update met a damaged weight. A large one may be the rate's work."""
         found = (row for row in self._journal.rows if row.get("kind") == "finding" and (row.get("evidence") or {}).get("damaged"))
-        steps = (int(row.get("step") or 0) for row in found)
+        steps = (int(row.get("step") or 0) for row in found if self._course_of(row) is course)
         return min((step for step in steps if step > course.rolled_back_at), default=None)
 
     def _starts_again(self, course: Course, diagnosis: Diagnosis, action: Action) -> bool:
         """Whether a roll-back is done by a restart, which makes the undone steps again: of a young run they are a large part.
-        Once only, and only where the learning rate stays: what is not the rate's work probably came from outside.
+        Once only, and only where the learning rate stays: what is not the rate's work probably came from outside. A script that
+        has trained other models before, or trains them in turns, is not ended for one of them.
         """
         if self._restart is None or action.kind != "roll-back" or action.settings.get("lr_factor") != 1.0:
             return False
@@ -279,8 +292,9 @@ class Judge:
         finding = diagnosis.finding(action.because)
         if finding is None or len(course.recordings) > 1 or undone < _LARGE_PART * course.newest_step():
             return False
+        attempts = [recording.info().get("attempt") for recording in self._recordings()]
         before = any(row.get("action") == "restart" and row.get("because") in CALLED_BY for row in self._journal.rows)
-        if before or not self._restart(finding, action):
+        if before or attempts.count(course.recordings[0].info().get("attempt")) > 1 or not self._restart(finding, action):
             return False
         course.undone(int(action.settings["before"]), course.newest_step())
         return True

@@ -38,6 +38,8 @@ class Ending:
     workers: int | None = None  # of the loader
     with_flag: bool = False  # it was started with the script's own flag for resuming
     rolled_back: bool = False  # ended to be started again from before the trouble, with its learning rate
+    catching_up: bool = False  # it had begun to train, and had not come to a step of its own
+    stopped_early: bool = False  # by itself, while it was fast-forwarded: it counts evaluations that do not get better
     explained: bool = False  # its last step met a batch or weights with which none can be made: no matter of the learning rate
 
     @property
@@ -55,6 +57,7 @@ class Changes:
     lr_factor: float = 1.0
     lr_limit: float | None = None  # for a rate that had jumped above it
     trackers_offline: bool = False
+    catch_up: str = ""  # "slowly": while it is fast-forwarded, all passes are run; "never": it is not
 
     def sentences(self) -> list[str]:
         """As a person reads them."""
@@ -62,6 +65,7 @@ class Changes:
         parts += [f"every batch in {self.parts} parts"] if self.parts > 1 else []
         parts += [f"learning rate x {self.lr_factor:g}"] if self.lr_factor != 1.0 else []
         parts += [f"learning rate kept under {self.lr_limit:g}"] if self.lr_limit is not None else []
+        parts += ["forward and backward passes run while it is fast-forwarded"] if self.catch_up == "slowly" else []
         return parts + (["trackers offline"] if self.trackers_offline else [])
 
 
@@ -146,5 +150,10 @@ def _changed(ending: Ending, now: Changes, vain: int, *, spares_rate: bool) -> C
     if ending.code in _NUMBERS and not spares_rate:
         factor *= 0.5
     return replace(
-        now, workers=workers, parts=parts, lr_factor=factor, trackers_offline=now.trackers_offline or ending.code == _TRACKER
+        now,
+        workers=workers,
+        parts=parts,
+        lr_factor=factor,
+        trackers_offline=now.trackers_offline or ending.code == _TRACKER,
+        catch_up="never" if ending.stopped_early else now.catch_up or ("slowly" if ending.catching_up else ""),
     )

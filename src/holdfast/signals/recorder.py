@@ -10,7 +10,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from holdfast.signals.many_ranks import table_for, thinning_for
 from holdfast.signals.run_folder import Recording, RunFolder, replace_text
@@ -26,6 +27,7 @@ class Recorder:
 
     def __init__(self, run: RunFolder, recording: Recording, world: int = 1) -> None:
         self.run, self.recording, self._world = run, recording, world
+        self.checkpoints = run.path / "checkpoints"  # those of this training: see inside/control/which_training.py
         self.thinning = thinning_for(recording.rank, world)
         self._trouble = Trouble(run.journal, rank=recording.rank)
         self.strings = StringWriter(recording.path, on_trouble=self.step_back)
@@ -38,7 +40,7 @@ class Recorder:
         _let_go_after_fork(self)
 
     @classmethod
-    def start(cls, run: RunFolder, rank: int, world: int = 1) -> Recorder:
+    def start(cls, run: RunFolder, rank: int, world: int = 1, also: Mapping[str, Any] | None = None) -> Recorder:
         """Claim the rank's next folder in the run, say who writes there, and open it. Raises OSError if it cannot."""
         recording = run.claim(rank)
         who = {
@@ -51,6 +53,7 @@ class Recorder:
             "started": time.time(),
             "start_ticks": start_ticks(os.getpid()),
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            **(also or {}),
         }
         replace_text(recording.path / "process.json", json.dumps(who) + "\n")
         return cls(run, recording, world)

@@ -49,6 +49,11 @@ class Recording:
         """`rank-0`, or `rank-0.1` for the second training of that rank."""
         return self.path.name
 
+    @property
+    def place(self) -> dict[str, str]:
+        """What a row of the journal says of it."""
+        return {"recording": self.name}
+
     def info(self) -> dict[str, Any]:
         """Process id, host and command line of the process that trains here; empty if they cannot be read."""
         return _read_json(self.path / "process.json")

@@ -52,8 +52,7 @@ def to_parts(tree: Tree, hosts: Sequence[torch.Tensor]) -> dict[str, Any]:
     training["own_parameters"] = [
         {number: ref for number, ref in saved["parameters"].items() if ref not in in_weights} for saved in tree["optimizers"]
     ]
-    if len(tree["optimizers"]) > 1:
-        training["named_parameters"] = _named_parameters(tree)
+    training["named_parameters"] = _named_parameters(tree)
     training["scalers"] = [
         unflatten(saved["numbers"], lambda ref: hosts[ref.number].item()) if "numbers" in saved else saved["state"]
         for saved in tree["scalers"]
@@ -63,7 +62,7 @@ def to_parts(tree: Tree, hosts: Sequence[torch.Tensor]) -> dict[str, Any]:
 
 
 def _named_parameters(tree: Tree) -> list[dict[int, tuple[int, str]]]:
-    """The model and name of each optimizer's parameters: which of several optimizers is which cannot be told from their order."""
+    """The model and name of each optimizer's parameters: the order of several optimizers, and of one's parameters, may change."""
     names = {ref: (number, name) for number, model in enumerate(tree["models"]) for name, ref in model["parameters"].items()}
     return [{number: names[ref] for number, ref in saved["parameters"].items() if ref in names} for saved in tree["optimizers"]]
 

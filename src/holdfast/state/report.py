@@ -46,8 +46,11 @@ def while_saving() -> AbstractContextManager[None]:
 class SaveReport:
     """Collects failed saves, and writes them to the journal of `run`, or of the run being recorded."""
 
-    def __init__(self, folder: Path, run: RunFolder | None = None, *, warns: bool = True) -> None:
-        self._warns = warns
+    def __init__(
+        self, folder: Path, run: RunFolder | None = None, *, warns: bool = True, place: Mapping[str, Any] | None = None
+    ) -> None:
+        """`place` tells in each row of the journal whose saves they are."""
+        self._warns, self._place = warns, place or {}
         self.rows: deque[dict[str, Any]] = deque(maxlen=_MAX_ROWS)
         self._folder, self._run = folder, run
         self._in_a_row: dict[str, int] = {}
@@ -97,4 +100,4 @@ class SaveReport:
         run = self.run
         if run is not None:
             with contextlib.suppress(OSError):
-                Journal(run.path / "journal.jsonl").write(kind, rank=current_rank(), **fields)
+                Journal(run.path / "journal.jsonl").write(kind, rank=current_rank(), **self._place, **fields)

@@ -177,6 +177,13 @@ class Snapshots:
         self._run_later(lambda: self._write(candidates, parent, keep, best))
         return path
 
+    def keep_newest(self, folder: Path) -> None:
+        """Of what was written, leave only the newest."""
+        parent = self._folder_of_rank(folder)
+        own = [kept for kept in kept_in(parent) if kept.manifest.get("made_by") == MADE_BY] if parent is not None else []
+        if parent is not None and own:
+            retain(parent, verified=own[-1].path, keep_last=1, made_by=MADE_BY)
+
     def restore_from_disk(
         self, folder: Path, *, at_or_before: int | None = None, randomness: bool = False, schedulers: bool = True
     ) -> int | None:

@@ -135,17 +135,30 @@ class TrainingState:
             set_process_generators(tree["randomness"])
 
     def in_live_order(self, tree: Tree) -> Tree:
-        """The tree with its optimizers in the order of the live ones, by their parameters: scripts create them in any order."""
-        names = zip(tree["models"], self.models(), strict=False)
+        """The tree with its optimizers, and the parameters of each, in the order of the live ones: a script may create them in
+        any order, and list parameters that it collected in a set in another order in each process.
+        """
+        models = zip(tree["models"], self.models(), strict=False)
         refs = {
-            id(p): saved.get("parameters", {}).get(name) for saved, model in names for name, p in parameters_in(model).items()
+            id(p): saved.get("parameters", {}).get(name) for saved, model in models for name, p in parameters_in(model).items()
         }
+        live = [[refs.get(id(p)) for p in parameters_of(optimizer)] for optimizer in self.optimizers()]
         places = {frozenset(saved["parameters"].values()): place for place, saved in enumerate(tree["optimizers"])}
-        order = [places.get(frozenset(refs.get(id(p)) for p in parameters_of(optimizer))) for optimizer in self.optimizers()]
-        if sorted(place for place in order if place is not None) != list(range(len(tree["optimizers"]))) or None in order:
+        order = [places.get(frozenset(of_one)) for of_one in live]
+        if None in order or sorted(place for place in order if place is not None) != list(range(len(tree["optimizers"]))):
             return tree
-        kinds = [kind for kind in ("optimizers", "gradients") if len(tree.get(kind, ())) == len(order)]
-        return {**tree, **{kind: [tree[kind][place] for place in order] for kind in kinds}}
+        ordered: Tree = {kind: [] for kind in ("optimizers", "gradients") if len(tree.get(kind, ())) == len(order)}
+        for place, of_one in zip(order, live, strict=True):
+            saved = tree["optimizers"][place]
+            numbers = {ref: number for number, ref in saved["parameters"].items()}
+            now = {numbers[ref]: number for number, ref in enumerate(of_one)}
+            if len(now) < len(of_one):  # two of them share their memory
+                return tree
+            renumbered = {part: _renumbered(saved[part], now) for part in ("parameters", "state")}
+            ordered["optimizers"].append({**saved, **renumbered})
+            if "gradients" in ordered:
+                ordered["gradients"].append(_renumbered(tree["gradients"][place], now))
+        return {**tree, **ordered}
 
     def _skipped(self) -> list[torch.Tensor]:
         return [] if self._whole else objects.large_frozen(self.models(), self._parameters())
@@ -155,6 +168,10 @@ class TrainingState:
 
     def _parameters(self) -> list[torch.Tensor]:
         return [parameter for optimizer in self.optimizers() for parameter in parameters_of(optimizer)]
+
+
+def _renumbered(by_number: Mapping[int, Any], now: Mapping[int, int]) -> dict[int, Any]:
+    return {now[number]: value for number, value in by_number.items()}
 
 
 def _weak(objects: Iterable[Any]) -> Callable[[], list[Any]]:

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
-from holdfast.signals.run_folder import RunFolder
+from collections.abc import Iterable
+
+from holdfast.signals.run_folder import Recording, RunFolder
 
 _ROWS = 10_000  # far more than are undone
+
+
+def under_way(recordings: Iterable[Recording]) -> list[Recording]:
+    """Of each rank, the one of its trainings that made the newest step: a script may train several models in turns."""
+    newest: dict[int, tuple[float, Recording]] = {}
+    for recording in recordings:
+        at = _newest_step_at(recording)
+        if recording.rank not in newest or at >= newest[recording.rank][0]:
+            newest[recording.rank] = at, recording
+    return [recording for _, recording in newest.values()]
+
+
+def _newest_step_at(recording: Recording) -> float:
+    from holdfast.probe.rows import last_rows
+
+    times = last_rows(recording.path, "steps", ("time",), 1)["time"]
+    return float(times[-1]) if len(times) else -1.0
 
 
 def workers_of(run: RunFolder) -> int | None:
@@ -41,7 +60,7 @@ def highest_lr(run: RunFolder, since: int, before: int) -> float | None:
     """The highest learning rate between two steps of the newest attempt; None if it is not known."""
     from holdfast.probe.rows import last_rows
 
-    newest = max(run.recordings(), key=lambda recording: recording.part)
+    (newest, *_) = under_way(run.recordings())
     rows = last_rows(newest.path, "steps", ("step", "lr"), _ROWS)
     rates = rows["lr"][(rows["step"] >= since) & (rows["step"] < before)]
     return float(rates.max()) if len(rates) else None

@@ -17,6 +17,7 @@ from holdfast.diagnosis.endings import Ended, error_of, finding_of, trend, words
 from holdfast.diagnosis.known_texts import ERROR
 from holdfast.signals.nodes import NodeState
 from holdfast.signals.run_folder import Recording, RunFolder
+from holdfast.supervisor.attempts import under_way
 from holdfast.supervisor.train_log import end_of_log, last_lines, root_cause
 from holdfast.units import duration, size
 
@@ -238,14 +239,17 @@ def _recordings_since(run: RunFolder, since: float) -> Iterator[Recording]:
 
 
 def _last_step(recordings: list[Recording]) -> tuple[int | None, int, float | None]:
-    """The newest step over the ranks, how many were made, and the last loss that was finite or not."""
+    """The newest step over the ranks, how many were made, and the last loss that was finite or not.
+
+    Of several trainings of a rank, that of the one which was under way.
+    """
     from holdfast.probe.rows import last_rows
     from holdfast.signals.pulse import read_pulse
     from holdfast.signals.view import measured
 
     step: int | None = None
     steps, loss = 0, None
-    for recording in recordings:
+    for recording in under_way(recordings):
         rows = last_rows(recording.path, "steps", ("step", "loss"), 1 << 16)
         if len(rows["step"]):
             pulse = read_pulse(recording)

@@ -156,6 +156,16 @@ class Restarts:
             action = {"action": "end-processes", "step": finding.step, "because": finding.code, "settings": settings}
             self._run.journal.write("action", **action, state="done", detail=detail)
 
+    def look_at_end(self, code: int) -> None:
+        """An attempt that ended with 0 while it was fast-forwarded has not done its work."""
+        rows = [row for row in self._run.journal if row.get("event") == "stopped-early"] if code == 0 else []
+        if rows and float(rows[-1].get("time") or 0) >= self._since and self._ended_for is None:
+            from holdfast.detectors.finding import Finding
+
+            ended = "stopped early while it was fast-forwarded, as evaluations do not get better meanwhile"
+            evidence = {"exit_code": 0, "ended": ended, "stopped_early": True}
+            self._ended_for = Finding("process-died", step=int(rows[-1].get("step") or 0), severity="warning", evidence=evidence)
+
     @property
     def has_ended_it(self) -> bool:
         """Whether it was ended here, whatever code it then left with."""

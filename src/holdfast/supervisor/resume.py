@@ -21,6 +21,7 @@ from holdfast.errors import HoldfastError, UsageError
 from holdfast.recovery.restart import Changes
 from holdfast.signals.lineage import mark_of, same_script
 from holdfast.signals.run_folder import Recording, RunFolder
+from holdfast.supervisor.attempts import under_way
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.manifest import Kept
@@ -42,14 +43,26 @@ class Origin:
     step: int | None = None
     kept: Path | None = None
     kept_step: int | None = None
+    kept_in: Path | None = None  # the folder of those of the training that was under way, of several
     before: int | None = None  # states of this step and later ones are not trusted
+    place: int = 0  # of the training that saved `path` among those of the script
 
 
 def find_origin(run: RunFolder, *, before: int | None = None) -> Origin:
     """The newest clean checkpoints of a run, from before step `before` if that is given."""
     path, step = next(_clean(run, saved_by_the_script(run), before), (None, None))
-    kept, kept_step = next(_clean(run, _kept_by_holdfast(run), before), (None, None))
-    return Origin(path, step, kept, kept_step, before)
+    newest = under_way(run.recordings())[:1]
+    kept_in = run.path / str(newest[0].info().get("checkpoints") or "checkpoints") if newest else None
+    kept, kept_step = next(_clean(run, _kept_by_holdfast(run, kept_in), before), (None, None))
+    return Origin(path, step, kept, kept_step, kept_in, before, _place_of(run, path) if path is not None else 0)
+
+
+def _place_of(run: RunFolder, path: Path) -> int:
+    """How many trainings of the script had begun before the one that saved this file, or files into this folder."""
+    rows = [row for row in run.journal if row.get("event") == "saved" and row.get("path") and row.get("recording")]
+    saved_by = [row["recording"] for row in rows if (saved := Path(str(row["path"]))) == path or path in saved.parents]
+    mine = [recording for recording in run.recordings() if recording.name in saved_by[-1:]]
+    return int(mine[0].info().get("place") or 0) if mine else 0
 
 
 def confirmed(folder: Path, facts: Mapping[str, Any]) -> str | None:
@@ -118,14 +131,14 @@ def is_of_trainer(path: Path) -> bool:
     return _OF_TRAINER.fullmatch(path.name) is not None
 
 
-def _kept_by_holdfast(run: RunFolder) -> list[Path]:
-    return [kept.path for kept in reversed(_store_of(run))]
+def _kept_by_holdfast(run: RunFolder, folder: Path | None) -> list[Path]:
+    return [kept.path for kept in reversed(_store_of(run, folder))]
 
 
-def _store_of(run: RunFolder) -> list[Kept]:
+def _store_of(run: RunFolder, folder: Path | None = None) -> list[Kept]:
     from holdfast.checkpoints.manifest import kept_in
 
-    return kept_in(run.path / "checkpoints")
+    return kept_in(folder or run.path / "checkpoints")
 
 
 def _clean(run: RunFolder, paths: Iterable[Path], before: int | None) -> Iterator[tuple[Path, int | None]]:
@@ -208,14 +221,17 @@ def environment(run: RunFolder, origin: Origin, changes: Changes, attempt: int) 
         "HOLDFAST_ATTEMPT": attempt,
         "HOLDFAST_CHECKPOINT": origin.path,
         "HOLDFAST_CHECKPOINT_STEP": origin.step,
+        "HOLDFAST_CHECKPOINT_PLACE": origin.place or None,
         "HOLDFAST_SAVED": json.dumps(saved) if (saved := _steps_of_saves(run)) else None,
         "HOLDFAST_REACHED": _reached(run),
         "HOLDFAST_KEPT": origin.kept,
         "HOLDFAST_KEPT_STEP": origin.kept_step,
+        "HOLDFAST_KEPT_IN": origin.kept_in,
         "HOLDFAST_BEFORE": origin.before,
         "HOLDFAST_WORKERS": changes.workers,
         "HOLDFAST_MICRO_BATCHES": changes.parts if changes.parts > 1 else None,
         "HOLDFAST_LR_FACTOR": changes.lr_factor if changes.lr_factor != 1.0 else None,
         "HOLDFAST_LR_LIMIT": changes.lr_limit,
+        "HOLDFAST_CATCH_UP": changes.catch_up or None,
     }
     return trackers | {name: str(value) for name, value in variables.items() if value is not None}

@@ -74,6 +74,9 @@ class StartingAgain:
             before = int(rolling_back.settings["before"])
             self._set_aside = set_undone_aside(self._run, before)
         origin = find_origin(self._run, before=before)
+        stopped_early = bool(post_mortem.finding.evidence.get("stopped_early"))
+        if stopped_early:
+            origin = replace(origin, kept=None, kept_step=None)
         self._cannot_load |= is_again and post_mortem.finding.code == _CANNOT_LOAD
         if self._cannot_load:
             origin = replace(origin, path=None, step=None)
@@ -90,6 +93,8 @@ class StartingAgain:
                 workers=workers_of(self._run),
                 with_flag=self._with_flag,
                 rolled_back=rolling_back is not None,
+                catching_up=is_again and post_mortem.trained,
+                stopped_early=stopped_early,
                 explained=_is_explained(self._run, since, post_mortem.ended.step or 0),
             )
         )
@@ -173,6 +178,8 @@ class StartingAgain:
         from holdfast.units import count
 
         template = self._launch.settings.resume_args or ""
+        if origin.path is None and self._changes is not None and self._changes.catch_up == "never":
+            return "from the start: the script stops early while it is fast-forwarded"
         if self._cannot_load:
             own = f"Holdfast's own checkpoint (step {origin.kept_step:,})" if origin.kept_step else "the beginning"
             return f"from {own}: the script could not load what it had saved"

@@ -103,6 +103,7 @@ class WatchedRun:
             restarts.begins(pid, outside)
             code = _wait_for(pid)
             signals.command_ended()
+            restarts.look_at_end(code)
             early = code != 0 or restarts.has_ended_it or signals.requested is not None
             if not (early and restarts.trains):
                 self._info.note(ended=time.time(), exit_code=code)

@@ -292,3 +292,19 @@ def test_a_source_reads_across_its_pieces() -> None:
     with pytest.raises(NotFollowed):
         Source(io.BytesIO(b"x" * 1_000_000)).line()
     assert isinstance(LongText(3), LongText)
+
+
+class Key:
+    """How some trainers name the parts of a checkpoint."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def test_objects_as_keys_are_called_by_their_names() -> None:
+    read_back = read(pickle.dumps({Key("model"): {"weight": 1}, Key("optimizer"): {"lr": 0.1}}))
+    assert read_back.tree == {"model": {"weight": 1}, "optimizer": {"lr": 0.1}}
+
+
+def test_objects_as_keys_that_read_alike_are_all_kept() -> None:
+    assert len(read(pickle.dumps({Opaque("one"): 1, Opaque("two"): 2, frozenset({3}): 3})).tree) == 3

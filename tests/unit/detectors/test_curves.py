@@ -238,6 +238,15 @@ def test_a_run_that_has_hardly_ended_its_warm_up_is_not_said_to_learn_nothing() 
     assert "not-learning" not in codes(run(loss, lr=np.linspace(1e-5, 4e-4, 54)))
 
 
+def test_a_fine_tuning_that_is_better_than_chance_from_the_start_does_not_learn_nothing() -> None:
+    def tuned(name: str, value: float) -> Curves:
+        metric = Curve(name, 24 * np.arange(1, 9), np.full(8, value), role="metric", split="val", better="higher")
+        return Curves("run", (*run(19.5 + noise(3, 192, 0.3)).curves, metric))
+
+    assert "not-learning" not in codes(tuned("map", 0.17)) and "not-learning" not in codes(tuned("mAP50-95", 0.17))
+    assert "not-learning" in codes(tuned("map", 0.001)) and "not-learning" in codes(tuned("accuracy", 0.17))
+
+
 @every_case(("every", "expected"), [(2, set()), (10, {"not-learning"})])
 def test_a_metric_at_zero_is_no_news_within_a_few_dozen_updates(every: int, expected: set[str]) -> None:
     curve = Curve("mAP50", every * np.arange(1, 28), np.zeros(27), role="metric", split="val", better="higher")

@@ -125,6 +125,14 @@ def test_batches_of_one_and_the_same_sample_are_constant() -> None:
     assert found is not None and found.evidence["same_input"]
 
 
+def test_batches_that_are_one_tensor_without_labels_can_be_constant_too() -> None:
+    run = looked_at(distinct=1, mean=0.3)
+    alone = [sample._replace(field="") for sample in run.inputs if sample.field == "0"]
+    run.inputs.clear()
+    run.inputs.extend(alone)
+    assert constant_batches(run) is not None
+
+
 def test_several_targets_that_differ_are_no_inputs() -> None:
     run = looked_at(distinct=1, mean=0.3)
     samples = list(run.inputs)
@@ -193,14 +201,22 @@ def test_a_rate_that_falls_to_almost_nothing_at_once_stops_the_training() -> Non
 
 
 def test_a_rate_that_falls_when_all_is_learned_is_a_remark() -> None:
-    rate, loss = np.where(np.arange(400) < 200, 1e-2, 1e-5), np.full(400, 0.5)
+    rate, loss = np.where(np.arange(400) < 200, 1e-2, 1e-4), np.full(400, 0.5)
     found = rate_dropped(view(400, lr=rate, loss=loss, update_ratio=0.1 * rate))
     assert found is not None and found.severity == "info"
 
 
+def test_a_rate_that_falls_to_a_thousandth_is_no_schedule_whatever_the_loss_did_before() -> None:
+    steps, noise = np.arange(192), np.random.default_rng(4).normal(0, 0.4, 192)
+    rate = np.minimum(steps / 96, 1.0) * 4e-4 * np.where(steps < 110, 1.0, 1e-3 * (192 - steps) / 82)
+    found = rate_dropped(view(192, lr=rate, loss=19.4 + steps / 200 + noise, update_ratio=0.3 * rate))
+    assert found is not None and (found.severity, found.onset) == ("warning", 110), "a fine-tuning, whose loss falls at its end"
+    assert found.evidence["lr"] == rate[110]
+
+
 def test_a_slow_fall_that_a_drop_of_the_rate_ended_counts_when_it_is_clear_of_the_noise() -> None:
     steps, noise = np.arange(500), np.random.default_rng(2).normal(0, 0.07, 500)
-    rate = np.where(steps < 284, 5e-4, 5e-7)
+    rate = np.where(steps < 284, 5e-4, 5e-6)
     loss = 2.6 + 1.5 * np.exp(-np.minimum(steps, 284) / 40) + 0.0009 * (284 - np.minimum(steps, 284)) + noise
     found = rate_dropped(view(500, lr=rate, loss=loss, update_ratio=rate))
     assert found is not None and found.severity == "warning", "a language model: 2.7 to 2.6 in the steps before, and no further"

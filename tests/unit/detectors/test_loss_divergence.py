@@ -141,6 +141,14 @@ def test_a_jump_of_the_learning_rate_is_named(replay: Replay) -> None:
     assert (found.evidence["lr_before"], found.evidence["lr"]) == (1e-3, 0.1)
 
 
+def test_losses_that_were_high_by_chance_right_before_a_jump_of_the_learning_rate_do_not_hide_it(replay: Replay) -> None:
+    loss = learning(3)
+    loss[500:] = 3.0
+    loss[498:500] = 2.0
+    found = the("loss-divergence", replay(loss=loss, lr=np.where(np.arange(1000) < 500, 0.001, 0.1)))
+    assert (found.onset, found.evidence["lr_jumped_at"], found.evidence["lr_before"]) == (500, 500, 0.001)
+
+
 def test_a_loss_that_comes_down_a_little_under_a_rate_far_too_high_is_still_found(replay: Replay) -> None:
     loss, lr = learning(3), np.full(1000, 1e-3)
     loss[601:] = 1.4 + 20.0 * np.exp(-np.arange(399) / 3)

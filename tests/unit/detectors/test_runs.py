@@ -11,7 +11,7 @@ from every_case import every_case
 
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.runs.constant_input import constant_input
-from holdfast.detectors.runs.dead_units import dead_units
+from holdfast.detectors.runs.dead_units import dead_units, overwritten_layer
 from holdfast.detectors.runs.gradient_vanishing import gradient_vanishing
 from holdfast.detectors.runs.memory_growth import gpu_memory_growth, host_memory_growth
 from holdfast.detectors.runs.oversized_weights import oversized_weights
@@ -87,6 +87,20 @@ def test_several_layers_that_were_never_zero_have_died(newest: tuple[float, ...]
     assert found is None or (found.evidence["onset"], found.evidence["layers"]) == (1000, 2)
 
 
+@every_case(("norm", "zero", "dies"), [(40.0, True, True), (1.1, True, False), (40.0, False, False)])
+def test_a_layer_in_the_middle_is_dead_if_its_weights_were_overwritten(norm: float, zero: bool, dies: bool) -> None:
+    run = sampled({"0.weight": lambda: 1.0, "1.weight": lambda: 1.0, "1.bias": lambda: 0.5, "2.weight": lambda: 1.0})
+    now = {"0.weight": (1.0, 1.0), "1.weight": (0.0, 1.0), "1.bias": (0.0, norm), "2.weight": (1.0, 1.0)}
+    for name, (gradient, weights) in now.items():
+        run.add_parameter(100, name, gradient if zero else 1.0, gradient, weights)
+    found = overwritten_layer(run)
+    assert (found is not None) is dies, "one that merely has no gradient in one sample may be an expert that got no token"
+    if found is not None:
+        assert (found.evidence["parameter"], found.onset) == ("1.bias", 100)
+        assert diagnose([found]).causes[0] == "weights-overwritten"
+    assert dead_units(run) is None
+
+
 def _first_layer(ratio: Callable[[], float]) -> RunView:
     run = view(128)
     for step in range(6):
@@ -136,6 +150,11 @@ def test_last_layers_without_a_gradient_are_a_head_that_the_loss_does_not_use() 
     for others in ([3, 4], [1, 4, 5], [3, 4, 5]):  # something behind them is trained; something else is not; half of the model
         found = _untrained(*(("no-gradient", position) for position in others))
         assert found is not None and found.severity == "warning", others
+
+
+def test_the_value_network_of_a_policy_that_is_cloned_is_not_used_either() -> None:
+    found = _untrained(*(("no-gradient", position) for position in (5, 6, 7, 8, 11, 12)), of=13)
+    assert found is not None and found.severity == "info" and found.evidence["why"] == "unused-head"
 
 
 def test_last_layers_that_lost_their_gradients_are_no_unused_head() -> None:

@@ -43,6 +43,14 @@ def test_weights_a_hundredth_as_large_are_told_though_most_of_the_loss_is_learne
     assert weights_jump(view(loss=loss, norm=np.where(STEPS < 150, GROWING, 0.6 * GROWING))) is None, "updates may do that"
 
 
+def test_weights_that_normalisation_layers_outweigh_are_told_where_no_update_goes_as_far() -> None:
+    loss = np.where(STEPS < 151, FALLING, FALLING + 1.4 * np.exp(-(STEPS - 151) / 4) + 0.4)
+    norm = np.where(STEPS < 150, GROWING, 0.6 * GROWING)
+    found = weights_jump(view(loss=loss, norm=norm, ratio=5e-4))
+    assert found is not None and found.evidence["weight_norm"] < 0.62 * found.evidence["weight_norm_before"]
+    assert weights_jump(view(loss=FALLING, norm=norm, ratio=5e-4)) is None, "nothing was lost"
+
+
 def test_weights_that_jumped_are_told_while_the_loss_falls_so_fast_again_that_it_looks_like_noise() -> None:
     learned = 0.008 + 2.0 * np.exp(-STEPS / 15) + 0.1 * np.abs(NOISE)
     loss = np.where(STEPS < 160, learned, 1.3 * np.exp(-np.maximum(STEPS - 160, 0) / 4) + 0.1 * np.abs(NOISE))[:176]

@@ -258,3 +258,11 @@ def test_what_was_seen_at_the_first_bad_update_counts_though_an_evaluation_tells
     bad = Finding("non-finite-gradient", step=148, severity="critical", evidence={"onset": 148, **evidence})
     causes = [one.cause.code for one in rank([collapsed, stays, bad], curves([0.07] * 160), around=[row])]
     assert causes[0] == "division-by-zero" and "weights-damaged" not in causes
+
+
+def test_weights_that_are_not_finite_after_a_jump_of_the_learning_rate_are_not_called_damaged() -> None:
+    evidence = {"onset": 120, "bad_tensors": 4, "weights": "non-finite"}
+    jump = {"lr_jumped_at": 110, "lr_before": 0.0004, "lr": 0.04}
+    for more, expected in ((jump, "learning-rate-too-high"), ({}, "weights-damaged")):
+        bad = Finding("non-finite-weights", step=120, severity="critical", evidence=evidence | more)
+        assert rank([bad], curves([19.4] * 120))[0].cause.code == expected

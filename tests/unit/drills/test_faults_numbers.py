@@ -181,6 +181,23 @@ def test_a_dead_layer_gives_zero_for_every_input(tmp_path: Path) -> None:
     assert all(not told.gradients[step][name].any() for step in range(AT, STEPS) for name in ("0.weight", "2.weight"))
 
 
+class Between(nn.Module):
+    """A ReLU that stands behind a layer, with a normalisation in between when it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.act, self.norm, self.head = nn.Linear(4, 8), nn.ReLU(), nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def forward(self, numbers: torch.Tensor) -> torch.Tensor:
+        return self.head(self.act(self.norm(self.first(numbers))))
+
+
+@every_case(("make", "withdrawn"), [(layers, False), (Between, True)])
+def test_a_layer_that_does_not_feed_the_relu_behind_it_is_no_dead_one(tmp_path: Path, make: Any, withdrawn: bool) -> None:
+    notes = train(tmp_path, "dead-relu", make=make).notes
+    assert [note["event"] for note in notes] == ["injected", *(["cannot-happen"] if withdrawn else [])]
+
+
 def test_recurrent_weights_grow_once(tmp_path: Path) -> None:
     told, before = train(tmp_path / "a", "recurrent-explosion", make=Reader), train(tmp_path / "b", None, make=Reader)
     assert weights_changed(told, before) == AT

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from holdfast.drills.injection.context import FaultContext
 from holdfast.drills.injection.injector import Injector
 from holdfast.drills.plan import Plan, Planned
 from holdfast.inside.observers.modules import without_hooks
@@ -20,3 +21,17 @@ def test_a_model_that_is_pickled_whole_keeps_its_own_hooks_and_goes_without_thos
     model.register_forward_pre_hook(injector._inputs, with_kwargs=True)
     state = without_hooks(vars(model))
     assert list(state["_forward_hooks"].values()) == [torch.nn.functional.relu] and not state["_forward_pre_hooks"]
+
+
+def test_the_model_of_an_ensemble_is_the_member_that_the_optimizer_trains(tmp_path: Path) -> None:
+    members = nn.ModuleDict({name: nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2)) for name in "ab"})
+    context = FaultContext(tmp_path, 0)
+    assert context.is_main(torch.optim.SGD(members["b"].parameters(), lr=0.1))
+    assert context.model is members["b"] and len(context.weights()) == 2
+
+
+def test_layers_that_are_frozen_belong_to_the_model(tmp_path: Path) -> None:
+    model = nn.ModuleDict({"body": nn.Linear(2, 3).requires_grad_(False), "head": nn.Linear(3, 2)})
+    context = FaultContext(tmp_path, 0)
+    assert context.is_main(torch.optim.SGD(model["head"].parameters(), lr=0.1))
+    assert context.model is model

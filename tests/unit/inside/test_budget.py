@@ -22,7 +22,7 @@ def sampled(budget: Budget, steps: range) -> list[int]:
     return taken
 
 
-@every_case(("norm", "closer"), [(math.inf, True), (0.1, True), (1000.0, True), (10.5, False)])
+@every_case(("norm", "closer"), [(math.inf, True), (0.1, True), (1000.0, True), (13.5, True), (10.5, False)])
 def test_a_norm_of_all_weights_that_jumps_has_each_parameter_looked_at(norm: float, closer: bool) -> None:
     budget = Budget()
     assert len(sampled(budget, range(200))) > 1

@@ -31,3 +31,15 @@ def test_a_long_run_has_as_many_steps_as_it_made_however_its_curves_are_cut(tmp_
     recorder.close()
     curves = read_run(RunFolder.open(tmp_path / "a"))
     assert len(curves.curves[0]) == 250 and curves.num_steps == 500
+
+
+def test_another_training_of_the_script_is_no_later_attempt_at_the_first_one(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "a")
+    for attempt, folder, first in ((1, "checkpoints", 0), (2, "checkpoints/training-2", 5), (2, "checkpoints", 8)):
+        recorder = Recorder.start(run, 0, 1, {"attempt": attempt, "checkpoints": folder, "pid": attempt})
+        for step in range(first, first + 10):
+            known = {"step": step, "loss": float(attempt)}
+            recorder.table("steps").append([known.get(column.name, column.kind.missing) for column in TABLES["steps"].columns])
+        recorder.close()
+    curves = read_run(run)
+    assert curves.num_steps == 18 and list(curves.curves[0].values) == [1.0] * 8 + [2.0] * 10

@@ -133,3 +133,36 @@ def test_training_and_helper_at_the_same_time(loop: Loop, tmp_path: Path) -> Non
         assert torch.equal(found.copy.hosts[found.copy.tree["models"][0]["parameters"]["0.weight"].number], wanted[found.step])
     helper.close()
     assert not said
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_parameters_that_a_script_lists_in_another_order_each_time_get_their_own_state(tmp_path: Path, on_disk: bool) -> None:
+    def training(order: list[int], seed: int) -> tuple[nn.Module, torch.optim.Optimizer, TrainingState]:
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 5), nn.Linear(5, 2))
+        parameters = list(model.parameters())
+        optimizer = torch.optim.Adam([parameters[place] for place in order], lr=0.05)
+        return model, optimizer, TrainingState.discover([model], [optimizer])
+
+    def learn(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> list[torch.Tensor]:
+        batches = torch.Generator().manual_seed(steps)
+        for _ in range(steps):
+            model(torch.randn(8, 6, generator=batches)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [parameter.detach().clone() for parameter in model.parameters()]
+
+    model, optimizer, state = training([0, 1, 2, 3, 4, 5], seed=0)
+    learn(model, optimizer, 7)
+    snapshots = Snapshots(lambda: state, memory_limit=1 << 28)
+    snapshots.take(7)
+    if on_disk:
+        snapshots.save(tmp_path)
+    expected = learn(model, optimizer, 5)
+    if on_disk:  # 2 and 4 are of one shape: nothing but the name tells them apart
+        model, optimizer, state = training([4, 3, 5, 0, 2, 1], seed=1)
+        assert Snapshots(lambda: state, memory_limit=1 << 28).restore_from_disk(tmp_path) == 7
+    else:
+        optimizer.param_groups[0]["params"].reverse()
+        snapshots.restore(7)
+    assert all(map(torch.equal, learn(model, optimizer, 5), expected))

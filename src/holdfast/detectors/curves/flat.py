@@ -18,6 +18,7 @@ _STEPS = 4  # times as many points where each is a single step
 _CHANCE = 2.0  # deviations that the mean of the last third lies below that of the first, beyond chance
 _LITTLE = 1e-3  # of its level: less than this is nothing learned, however sure the fall is
 _SEEN = 0.03  # of its level: a loss so noisy that such a fall would not be seen says nothing
+_NONE_BY_CHANCE = re.compile(r"(?<![a-z])(map|bleu|r2|mcc|kappa)(?![a-z])")  # metrics that are 0 for a model that knows nothing
 _ADVERSARIAL = re.compile(r"(?<![a-z])(d|g|disc|discriminator|gen|generator|critic|adv|adversarial)(?![a-z])")
 
 
@@ -116,10 +117,11 @@ def _got_better_meanwhile(curves: Curves) -> bool:
     return False
 
 
-def _is_good_already(curves: Curves, *, good: float = 0.8) -> bool:
-    """A metric that is high from the beginning: the training continues a finished one."""
+def _is_good_already(curves: Curves, *, good: float = 0.8, above_chance: float = 0.05) -> bool:
+    """A metric that is high, or clearly better than chance, from the beginning: the training continues a finished one."""
     for curve in curves.metrics[:1]:
         values = curve.finite().values
+        good = above_chance if _NONE_BY_CHANCE.search(curve.name.lower()) is not None else good
         return curve.better == "higher" and len(values) > 0 and good <= float(values.min()) <= float(values.max()) <= 1.0
     return False
 

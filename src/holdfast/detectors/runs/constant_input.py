@@ -33,8 +33,8 @@ def constant_input(run: RunView, *, samples: int = 3, close: float = 1e-4, moves
 def constant_batches(run: RunView, *, batches: int = 3, samples: int = 4) -> Finding | None:
     """Every batch that was looked at holds one and the same sample, in all fields but the labels'."""
     learned = fields_of(of_split(run, "train"))
-    label = label_field(learned) or ""
-    targets = label.rpartition(".")[0]  # several of them, in a tuple of their own
+    label = label_field(learned)  # a batch may be one tensor, without a name and without labels
+    targets = (label or "").rpartition(".")[0]  # several of them, in a tuple of their own
     inputs = [rows for name, rows in learned.items() if name != label and not (targets and name.startswith(f"{targets}."))]
     if not inputs or min(map(len, inputs)) < batches or any(row.samples < samples for rows in inputs for row in rows):
         return None

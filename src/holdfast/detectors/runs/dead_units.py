@@ -1,10 +1,13 @@
 """`dead-units`: layers whose gradients are exactly zero, up to a layer that still gets some.
 
 Seen is a layer that is dead as a whole: activations that are zero for every input let nothing through to what lies before
-them. Single dead units in a layer that lives do not show in the norm of its gradient.
+them, unless a residual connection leads around it. Single dead units in a layer that lives do not show in the norm of its
+gradient.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +32,30 @@ def dead_units(run: RunView, *, num_samples: int = 3) -> Finding | None:
     seen_at = max(samples.steps[-1] for samples in last.parameters.values())  # a roll-back may have undone it since
     evidence = {"onset": _since(last), "layers": count, "of": len(layers), "last_dead": last.name, "seen_at": seen_at}
     return Finding("dead-units", step=run.step, evidence=evidence)
+
+
+def overwritten_layer(run: RunView, *, times: float = 3.0) -> Finding | None:
+    """A layer anywhere whose gradients are zero to the last bit since one of its weights, or biases, became `times` as large."""
+    layers = layers_of(run, samples=2)
+    for layer in layers:
+        if _has_died(layer) and (jump := _jump_into_zero(layer, times)) and any(map(_lives, layers)):
+            evidence = {"onset": _since(layer), "layers": 1, "of": len(layers), "last_dead": layer.name, **jump}
+            return Finding("dead-units", step=run.step, evidence=evidence)
+    return None
+
+
+def _jump_into_zero(layer: Layer, times: float) -> dict[str, Any]:
+    """The parameter whose norm jumped between the last sample with a gradient and the next one."""
+    for own, samples in layer.parameters.items():
+        at, norms = int((samples.norms() != 0.0).argmin()), np.array(samples.weight_norm)
+        before, after = float(norms[at - 1]), float(norms[at])
+        if at > 0 and after > times * before > 0.0:
+            return {"parameter": f"{layer.name}.{own}", "weight_norm_before": before, "weight_norm": after}
+    return {}
+
+
+def _lives(layer: Layer) -> bool:
+    return any(samples.norms()[-1] > 0.0 for samples in layer.parameters.values())
 
 
 def _dead(layer: Layer, samples: int) -> bool:

@@ -21,13 +21,15 @@ def rate_dropped(
     still: float = 0.5,
     learns: float = 0.25,
     errors: float = 4.0,
+    never: float = 300.0,
 ) -> Finding | None:
     """Between two steps the learning rate fell by `times` or more, and stays there for `rows` steps.
 
     Schedules fall by ten at once, at most, or do so again and again; and updates must have become smaller with the learning rate.
     A warning where the loss was falling (in the second half of the steps before by `fell` of itself, by half as much of what
     was learned, or by `errors` standard errors) and now falls by less than `still` of that, and of `learns` of itself: layers
-    that are trained from then on, with a rate that fits them, still learn. Else info: that training was done.
+    that are trained from then on, with a rate that fits them, still learn. Also where the rate fell by `never` or more, which no
+    schedule does, and the loss does not fall: a noisy one may have been about to. Else info: that training was done.
     """
     steps, rates = run.finite("lr")
     falls = np.flatnonzero((rates[1:] > 0) & (rates[1:] * times <= rates[:-1])) + 1
@@ -43,11 +45,10 @@ def rate_dropped(
     was_falling = then is not None and (then.size > _enough(run, fell, then.level) or then.is_clear(errors))
     falling = was_falling and then is not None and now is not None and now.size < still * then.size
     is_stalled = now is not None and now.size < learns * abs(now.size + now.level)
-    evidence = {"onset": onset, "lr": float(rates[-1]), "lr_before": float(rates[at - 1])}
+    evidence = {"onset": onset, "lr": float(rates[at]), "lr_before": float(rates[at - 1])}
     evidence |= {} if now is None else {"loss": now.level}
-    return Finding(
-        "loss-plateau", step=run.step, severity="warning" if falling and is_stalled else "info", evidence=evidence, series="loss"
-    )
+    severity = "warning" if is_stalled and (falling or rates[at] * never <= rates[at - 1]) else "info"
+    return Finding("loss-plateau", step=run.step, severity=severity, evidence=evidence, series="loss")
 
 
 def _updates_shrank(run: RunView, onset: int, *, by: float) -> bool:

@@ -13,7 +13,7 @@ def parameters_not_trained(run: RunView, *, steps: int = 48, share: float = 0.1,
     parameters that no optimizer holds *behind* some that are trained (a layer that was replaced after the optimizer was
     made), or an optimizer that holds no parameter of the model at all any more. Layers that are frozen, or missing from the
     optimizer before the first one that is trained, are fine-tuning; `few` of them are constants of the model. A gradient that is
-    exactly 0 in every sample is none. The last layers, where all others are trained, are a head that the loss does not use.
+    exactly 0 in every sample is none. The last layer, with those that lead only there, is a head that the loss does not use.
     """
     out = _zero_gradients(run, steps)
     out |= {name: one for name, one in run.untrained.items() if run.step - one.since >= steps}
@@ -55,16 +55,17 @@ def _zero_gradients(run: RunView, steps: int, *, samples: int = 3) -> dict[str, 
 
 
 def _is_unused_head(run: RunView, out: dict[str, Untrained], of: int) -> bool:
-    """Whether these are the last layers, fewer than half, never had a gradient, and all before them have one.
+    """Whether the last layer is among these, the first is not, they are fewer than half and never had a gradient.
 
-    Had they been cut off from a loss that uses them, the layers before would have no gradient either.
+    Had the loss used the last layer, it would have one. The layers that lead only there have none either: the value network of a
+    policy that is cloned.
     """
     never = all(
         one.why == "no-gradient" and not any(run.parameters[name].grad_norm if name in run.parameters else ())
         for name, one in out.items()
     )
-    last = sorted(one.position for one in out.values()) == list(range(of - len(out), of))
-    return never and last and 2 * len(out) < of
+    positions = {one.position for one in out.values()}
+    return never and of - 1 in positions and 0 not in positions and 2 * len(out) < of
 
 
 def _behind_trained(out: dict[str, Untrained], of: int) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from holdfast.detectors.finding import Finding
 from holdfast.detectors.runs.constant_input import constant_batches, constant_input
-from holdfast.detectors.runs.dead_units import dead_units
+from holdfast.detectors.runs.dead_units import dead_units, overwritten_layer
 from holdfast.detectors.runs.gradient_vanishing import gradient_vanishing
 from holdfast.detectors.runs.guessing import guessing
 from holdfast.detectors.runs.memory_growth import gpu_memory_growth, host_memory_growth
@@ -31,6 +31,7 @@ OF_RUNS: tuple[RunDetector, ...] = (
     parameters_not_trained,
     oversized_weights,
     dead_units,
+    overwritten_layer,
     gradient_vanishing,
     constant_input,
     constant_batches,

@@ -14,7 +14,10 @@ class Vanishing(Fault):
     code = "vanishing"
     description = "the weights of all layers are divided by 100"
     expected = Expected(
-        findings=("loss-divergence", "gradient-vanishing", "metric-collapse", "not-learning"),
+        findings=(
+            *("loss-divergence", "gradient-vanishing", "metric-collapse", "not-learning"),
+            *("non-finite-gradient", "non-finite-weights"),  # of a loss that divides by what has vanished
+        ),
         causes=("weights-overwritten", "bad-initialisation"),
         survivable=True,
         by_loss=True,

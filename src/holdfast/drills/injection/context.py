@@ -65,13 +65,13 @@ class FaultContext:
 
     @property
     def model(self) -> nn.Module:
-        """The outermost module that holds the main optimizer's parameters."""
+        """The outermost module that holds the main optimizer's parameters; of an ensemble, only that member."""
         if self._model is None:
             parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
             roots = find_roots(find_live_objects().modules, parameters)
             if not roots:
                 raise CannotHappen("no module holds the optimizer's parameters")
-            self._model = roots[0]
+            self._model = _trained_part(roots[0], {id(parameter) for parameter in parameters})
         return self._model
 
     def called_modules(self) -> list[nn.Module]:
@@ -219,6 +219,16 @@ class _Instead(torch.autograd.Function):
     @staticmethod
     def backward(_: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         return gradient, None
+
+
+def _trained_part(module: nn.Module, trained: set[int]) -> nn.Module:
+    """The module itself, or its part that holds all of these parameters while there are others that learn."""
+    while any(id(parameter) not in trained and parameter.requires_grad for parameter in module.parameters()):
+        held = [child for child in module.children() if trained <= {id(parameter) for parameter in child.parameters()}]
+        if len(held) != 1:
+            break
+        module = held[0]
+    return module
 
 
 def _size(optimizer: Optimizer) -> int:

@@ -55,7 +55,7 @@ class Control:
     ) -> None:
         self._settings, self.snapshots, self._trainer = settings, snapshots, trainer
         self._run, self._rank, self._guard = recorder.run, recorder.recording.rank, guard
-        self._checkpoints = recorder.run.path / "checkpoints"
+        self._checkpoints = recorder.checkpoints
         self._micro_batches, self._helper, self._optimizers = micro_batches, helper, optimizers
         self._queue = ActionQueue(recorder.run.path, recorder.recording.part)
         self._pending: list[QueuedAction] = []
@@ -112,6 +112,10 @@ class Control:
         self._queue.close()
         self.snapshots.forget()
         self._helper.close()
+
+    def thin(self) -> None:
+        """The training is over and the script goes on: its last state is enough."""
+        self.snapshots.keep_newest(self._checkpoints)
 
     def apply(self, action: Action, step: int) -> str:
         """Apply an action before the update of `step`; returns what was done. Raises Refused."""
@@ -214,11 +218,11 @@ class Control:
     def _save(self, action: Action, step: int) -> str:
         if self._trainer.save is not None:
             self._trainer.save()
-        self.snapshots.take(step)
-        path = self.snapshots.save(self._checkpoints, best=action.settings.get("best"))
+        taken = self.snapshots.take(step)  # not where all copies are still being written
+        path = self.snapshots.save(self._checkpoints, best=action.settings.get("best") if taken else None)
         if path is None:
             raise Refused("there is no clean snapshot to save")
-        return f"saving to {path.name}"
+        return f"saving to {path.name}" if taken else f"saving the newest copy, to {path.name}: this step could not be copied"
 
     def _stop(self, action: Action, step: int) -> str:
         saved = self._save_last(step) if action.settings.get("save") else ""

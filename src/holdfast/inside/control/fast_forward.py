@@ -1,5 +1,7 @@
 """Fast-forward a restarted script that cannot resume by itself: its own loop runs, with its own counters, but learns nothing.
 
+Each training of the script to its own newest state: see which_training.py.
+
 The saved state is restored at the first step, but for the schedulers, which the script advances itself. Up to the step of that
 state there is no backward pass and no update; then it is restored again, with schedulers and random generators, and training
 continues as if nothing had happened.
@@ -7,7 +9,7 @@ continues as if nothing had happened.
 A forward pass in training mode returns the output of an earlier batch of the same shape, and a loader without workers returns an
 earlier batch of the same size: nobody learns from them. Evaluations compute real metrics of the saved state, once for each input.
 A forward pass that draws random numbers on the host or counts in a module's attribute runs for real, and so does a data set that
-draws random numbers: the order of the data and the counters stay those of the script.
+draws random numbers: the order of the data and the counters stay those of the script. So do all passes of a model with hooks.
 """
 
 from __future__ import annotations
@@ -25,9 +27,12 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
 
+from holdfast.checkpoints.manifest import kept_in
 from holdfast.errors import HoldfastError, OptimizersMissing
+from holdfast.inside.control.restarted import resumes_by_itself
 from holdfast.inside.guard.skipping import SkippedUpdate
 from holdfast.inside.observers.heartbeat import HEARTBEAT
+from holdfast.inside.observers.modules import has_hooks
 from holdfast.inside.ranks import world_size
 from holdfast.signals.pulse import CATCHING_UP, TRAINING
 from holdfast.state.parameters import parameters_of
@@ -54,24 +59,111 @@ def start_fast_forward(
 
     `uses_grad`: the script calls `torch.autograd.grad`, which needs the graph of a real forward pass.
     """
-    control = training.control
-    if not restart.kept or not restart.kept_step or control is None or training.step or len(scope.trainings) > 1:
+    control, which, folder = training.control, training.which, training.recorder.checkpoints
+    newest = _newest_kept(folder, restart)
+    if control is None or which is None or restart.catch_up == "never":
         return None
-    if loads.has_loaded(optimizer) or scope.origin is not None or restart.loaded_by_script(loads.paths):
+    resumes = resumes_by_itself(loads, optimizer, training.steps_before)
+    if not which.is_known and len(which.others) > which.place and not resumes:
+        _say("this training starts from scratch: its first loss is that of none before the restart (are all seeds set?)")
+    if newest <= training.steps_before:
         return None
-    fast_forwarding = FastForward(control, Path(restart.kept).parent, restart.kept_step, caches=not uses_grad)
-    if not fast_forwarding.begin(others=training.expects_others):
+    if resumes:
+        _say(f"the script resumes by itself{f', at step {training.step:,}' if training.step else ''}")
         return None
-    training.begin_at(fast_forwarding.to)
-    return fast_forwarding
+    is_first = which.place == 0
+    if training.step or scope.origin is not None or (is_first and restart.loaded_by_script(loads.paths)):
+        return None
+    all_kept = all(kept_in(scope.run.path / other) for other in which.others)  # else the next batch may be one to learn from
+    skips = all_kept and restart.catch_up != "slowly"
+    name = "" if is_first else f"training {which.place + 1} of the script, "
+    fast_forward = FastForward(control, folder, newest, skips=skips, caches=not uses_grad, made=training.steps_before, name=name)
+    if not fast_forward.begin(others=training.expects_others):
+        return None
+    training.begin_at(fast_forward.to)
+    return fast_forward
+
+
+def _newest_kept(folder: Path, restart: Restarted) -> int:
+    """The step to fast-forward to; of the training that was under way, the supervisor has chosen it."""
+    if restart.kept_in is not None and Path(restart.kept_in) == folder:
+        return restart.kept_step or 0
+    kept = kept_in(folder) if world_size() == 1 else []  # ranks would not agree
+    return kept[-1].step if kept else 0
+
+
+class FastForwards:
+    """Those of all trainings of this process. What belongs to no training yet is skipped only if all are under way."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._of: dict[Training, FastForward] = {}
+
+    def add(self, training: Training, one: FastForward) -> None:
+        """One more begins."""
+        self._of[training] = one
+
+    def is_under_way(self) -> bool:
+        """Whether one is not at its end."""
+        return bool(self._of)
+
+    def before(self, training: Training, optimizer: Optimizer) -> bool:
+        """An update comes; True if it is skipped."""
+        one = self._of.get(training)
+        if one is None:
+            return False
+        if training.members[id(optimizer)].is_inner:  # nothing of it is kept; or it is a training of its own, as will turn out
+            one.is_alone = False
+            return False
+        if not one.before(training, optimizer):
+            del self._of[training]
+            return False
+        return True
+
+    def after(self, training: Training, optimizer: Optimizer) -> bool:
+        """The step is over; True if its update was skipped."""
+        one = self._of.get(training)
+        if one is None or training.members[id(optimizer)].is_inner:
+            return False
+        if one.after(training, optimizer):
+            del self._of[training]
+        return True
+
+    def tell_stopped_early(self) -> None:
+        """The script ends, and not all are where they were: it stopped early, as its evaluations do not get better meanwhile."""
+        self._scope.run.journal.write("checkpoint", event="stopped-early", step=max(one.to for one in self._of.values()))
+
+    def skips_backward(self) -> bool:
+        """Whether the backward pass can be skipped."""
+        (one, *others) = self._all() or [None]
+        return one is not None and not others and one.skips_backward()
+
+    def next_batch(self, iterator: Any) -> Any:
+        """The next batch of a training loader; None: draw it normally."""
+        all_of_them = self._all()
+        if not all(one is not None and one.is_far() for one in all_of_them):
+            return None
+        training = next((one for one in self._scope.trainings if one.loader.is_main(iterator)), None)
+        if training is None or not any(root.training for root in training.roots()):  # an evaluation may come without `no_grad`
+            return None
+        one = self._of.get(training)
+        return one.next_batch(iterator) if one is not None else None
+
+    def _all(self) -> list[FastForward | None]:
+        """Of all trainings whose optimizer may still step; None for one that is where it was, or has nothing to go to."""
+        return [self._of.get(training) for training in self._scope.trainings if training.main_optimizer() is not None]
 
 
 class FastForward:
     """Counts the steps of the main optimizer up to `to`; all updates before it are skipped."""
 
-    def __init__(self, control: Control, folder: Path, to: int, *, caches: bool) -> None:
-        self._control, self._folder, self.to = control, folder, to
-        self._steps: dict[int, int] = {}  # that each optimizer has made
+    def __init__(
+        self, control: Control, folder: Path, to: int, *, skips: bool, caches: bool, made: int = 0, name: str = ""
+    ) -> None:
+        """`skips`: backward passes and batches may be skipped; `caches`: also forward passes. `made`: steps made already."""
+        self._control, self._folder, self.to, self._name = control, folder, to, name
+        self._steps = made  # of the main optimizer, or of several that took over from each other
+        self.is_alone = True  # no other optimizer steps in between
         self._fits, self._why, self._may_fit_later, self._stepped_again = False, "", False, False
         self._seen: set[int] = set()
         self._skipped: SkippedUpdate | None = None
@@ -79,14 +171,15 @@ class FastForward:
         self._zeros: list[torch.Tensor] = []  # their gradients, as long as there is no backward pass
         self._alone = world_size() == 1  # several ranks reduce their gradients in the backward pass, and wait for each other
         self.protected: ProtectedCheckpoints | None = None  # the checkpoints that the earlier attempt saved
-        self._caches = caches and self._alone
+        self._skips = skips and self._alone
+        self._caches = caches and self._skips
         self._outputs, self._drawn = CachedOutputs(), CachedBatches()
         HEARTBEAT.enter(CATCHING_UP)
 
     def begin(self, *, others: bool) -> bool:
         """Put the kept state back; False, with nothing changed, if it does not fit. It may yet, if `others` are still to come."""
         if self._restore() or (self._why and (others or self._may_fit_later)):
-            self._say(f"fast-forwarding to step {self.to:,}: the script's loop runs without updates")
+            _say(f"{self._name}fast-forwarding to step {self.to:,}: the script's loop runs without updates")
             return True
         self._give_up()
         return False
@@ -106,14 +199,14 @@ class FastForward:
     def _give_up(self) -> None:
         self._outputs.remove()
         HEARTBEAT.enter(TRAINING)
-        self._say(f"saved state {f'cannot be used ({self._why})' if self._why else 'not found'}; starting from scratch")
+        _say(f"saved state {f'cannot be used ({self._why})' if self._why else 'not found'}; starting from scratch")
 
     def skips_backward(self) -> bool:
         """Whether the backward pass can be skipped; whoever reads the gradients finds zeros where there were some.
 
         Only with one optimizer: of several it is not known whose gradients a backward pass makes.
         """
-        if not self._alone or len(self._trained) != 1 or not self._stepped_again:
+        if not (self._skips and self.is_alone) or len(self._trained) != 1 or not self._stepped_again:
             return False
         trained = next(iter(self._trained.values()))
         self._zeros = self._zeros or [torch.zeros_like(parameter) for parameter in trained]
@@ -127,8 +220,11 @@ class FastForward:
 
         The last ones are drawn normally: trainers that draw ahead learn from them.
         """
-        is_far = max(self._steps.values(), default=0) < self.to - _DRAWN_AHEAD
-        return self._drawn.next(iterator) if is_far and self._caches and torch.is_grad_enabled() else None
+        return self._drawn.next(iterator) if self._caches and torch.is_grad_enabled() else None
+
+    def is_far(self) -> bool:
+        """Whether the last steps, whose batches trainers may have drawn before, are still to come."""
+        return self._steps < self.to - _DRAWN_AHEAD
 
     def before(self, training: Training, optimizer: Optimizer) -> bool:
         """An update comes: skip it. An optimizer that is new here brings its own part of the state.
@@ -138,12 +234,14 @@ class FastForward:
         if id(optimizer) not in self._seen:
             if self._seen:
                 self._restore()
+            elif self._skips and has_hooks(training.roots()):  # as Opacus has, which needs what they note at each step
+                self._skips = self._caches = False
             self._seen.add(id(optimizer))
         elif not self._fits:
             self._give_up()
             training.begin_at(0)
             return False
-        elif self._caches and len(self._seen) == 1:
+        elif self._caches and self.is_alone and len(self._seen) == 1:
             self._outputs.stand_in_for(training.roots())
         self._stepped_again = id(optimizer) in self._trained
         if not self._stepped_again:
@@ -156,10 +254,13 @@ class FastForward:
         if self._skipped is not None:
             self._skipped.give_back()
             self._skipped = None
-        self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
-        main = training.main.optimizer() if training.main is not None else None
+        training.members[id(optimizer)].steps += 1
         HEARTBEAT.beat()
-        if main is not optimizer or not self._fits or self._steps[id(optimizer)] < self.to:
+        if training.main_optimizer() is not optimizer:
+            return False
+        self._steps += 1
+        training.main_has_stepped()
+        if not self._fits or self._steps < self.to:
             return False
         self._outputs.remove()
         why = "" if self._restore(is_last=True) else self._why or "its checkpoint is gone"
@@ -167,12 +268,13 @@ class FastForward:
         HEARTBEAT.enter(TRAINING)
         skipped = self.protected.num_skipped if self.protected is not None else 0
         left = f"; skipped {skipped} save{'s' * (skipped > 1)} over earlier checkpoints" if skipped else ""
-        self._say(f"training continues at step {self.to:,}{left}{rest}")
+        _say(f"{self._name}training continues at step {self.to:,}{left}{rest}")
         return True
 
-    def _say(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            print(f"holdfast: {text}", file=sys.stderr, flush=True)
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        print(f"holdfast: {text}", file=sys.stderr, flush=True)
 
 
 class CachedOutputs:

@@ -170,7 +170,8 @@ class Report:
 
     def _write(self, kind: str, **fields: Any) -> None:
         with contextlib.suppress(OSError):
-            self._recorder.run.journal.write(kind, rank=self._recorder.recording.rank, **fields)
+            recording = self._recorder.recording
+            self._recorder.run.journal.write(kind, rank=recording.rank, **recording.place, **fields)
 
 
 def _summary(saved: SavedBatches) -> dict[str, Any]:

@@ -8,7 +8,7 @@ operations after a module. A compiled module is timed as a whole.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -186,6 +186,18 @@ def without_hooks(state: dict[str, Any]) -> dict[str, Any]:
         if hooks and any(_is_ours(hook) for hook in hooks.values()):
             state = {**state, kind: type(hooks)((key, hook) for key, hook in hooks.items() if not _is_ours(hook))}
     return state
+
+
+def has_hooks(modules: Iterable[nn.Module]) -> bool:
+    """Whether the script, or a package that it uses, does something of its own in forward or backward passes of these modules."""
+    for module in (part for whole in modules for part in whole.modules()):
+        kinds = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+        if any(not _is_ours(hook) for hooks in kinds for hook in hooks.values()):
+            return True
+        for parameter in module.parameters(recurse=False):
+            if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+                return True
+    return False
 
 
 def _is_ours(hook: Any) -> bool:

@@ -10,7 +10,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -31,6 +31,7 @@ from holdfast.signals.pulse import LOADING
 _MAX_FILES, _MAX_LOADS = 32, 64  # remembered files, and `load_state_dict` calls before the first step
 _TENSORS_PER_FILE, _TENSORS_PER_PART = 512, 32  # remembered, to recognise a file by its tensors
 _COMPARED_TENSORS = 16  # of a state dict
+_SEARCHED_PARAMETERS = 4  # of an optimizer, to find the file that a pickled model came from
 _ERROR_LENGTH = 200  # characters
 
 
@@ -136,6 +137,15 @@ class Loads:
     def file_of(self, target: Any) -> LoadedFile | None:
         """The file that the state of this optimizer or scaler came from."""
         return self._objects[id(target)][1] if self.has_loaded(target) else None
+
+    def files_of(self, parameters: Sequence[torch.Tensor]) -> list[str]:
+        """The files that the values of these parameters came from, by `load_state_dict` or in a model pickled as a whole."""
+        own, files = {id(parameter) for parameter in parameters}, [*map(self.file_with, parameters[:_SEARCHED_PARAMETERS])]
+        for load in self.modules:
+            module = load.module()
+            if module is not None and any(id(parameter) in own for parameter in module.parameters()):
+                files.append(load.file)
+        return [file.path for file in files if file is not None]
 
     def file_with(self, tensor: torch.Tensor) -> LoadedFile | None:
         """The file that this tensor object came from: the model was pickled as a whole."""

@@ -8,6 +8,7 @@ the way for every version. What it executes makes `holdfast` importable there, a
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
 import json
 import os
@@ -18,6 +19,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +32,8 @@ _SECONDS = 20.0  # that the process has to get to our code
 _ASKED = 4.0  # of them, before a library is loaded into a Python that was asked and does not come to it
 _PATIENCE = 4.0  # seconds in which a thread that cannot be stopped is tried again
 _TRIED = 8  # threads that are stopped in turn
+_GET_REGISTERS, _SET_REGISTERS = 0x4204, 0x4205  # of ptrace
+_XSTATE, _FLOATS, _REGISTERS = 0x202, 2, 1 << 14  # their kind on x86_64 and elsewhere, and room for them
 _ASK_VERSION = "import sys; print(hasattr(sys, 'remote_exec'))"
 _REMOTE = "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])"
 _NOTHING = "pass\n"  # for a process that was asked and may get to it when we are gone: a missing file would be an error there
@@ -188,12 +192,34 @@ def _loaded(pid: int, thread: int, before: Place, library: str, *, patient: bool
         with pyinjector.attach(thread) as injector:
             if not is_good(pid, thread, before):
                 return False
-            injector.inject(library.encode())
+            with _vector_registers_kept(thread):
+                injector.inject(library.encode())
             return True
     except pyinjector.InjectorError as error:
         if patient and error.func_name == "injector_attach":
             return False
         raise
+
+
+class _Span(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+@contextlib.contextmanager
+def _vector_registers_kept(thread: int) -> Iterator[None]:
+    """Keep the vector registers of a thread that is traced by this one: pyinjector restores only the general ones.
+
+    What is called in the thread changes them, and C code outside a call holds pointers in them.
+    """
+    ptrace, memory = ctypes.CDLL(None, use_errno=True).ptrace, ctypes.create_string_buffer(_REGISTERS)
+    ptrace.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    span, kind = _Span(ctypes.addressof(memory), _REGISTERS), _XSTATE if platform.machine() in ("x86_64", "AMD64") else _FLOATS
+    kept = ptrace(_GET_REGISTERS, thread, kind, ctypes.byref(span)) == 0
+    try:
+        yield
+    finally:
+        if kept:
+            ptrace(_SET_REGISTERS, thread, kind, ctypes.byref(span))
 
 
 def _lives(process: psutil.Process) -> bool:

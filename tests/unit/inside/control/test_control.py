@@ -22,6 +22,7 @@ from holdfast.inside.control.control import seconds_between_saves
 from holdfast.signals.action_queue import ActionQueue, post
 from holdfast.signals.actions import Action
 from holdfast.signals.run_folder import RunFolder
+from holdfast.state.snapshots import Snapshots
 
 
 @pytest.fixture
@@ -31,7 +32,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunFolder]:
         monkeypatch.setenv(f"HOLDFAST_{name}", value)
     monkeypatch.delenv("HOLDFAST_SUPERVISOR", raising=False)
     monkeypatch.setattr("holdfast.state.snapshots.affordable_interval", lambda *_, at_least, **__: at_least)
-    monkeypatch.setattr("holdfast.inside.control.control._SOONEST_SAVE", 60.0)  # no save that a test has not asked for
+    monkeypatch.setattr("holdfast.inside.control.control._FIRST_SAVE", 3600.0)  # no save that a test has not asked for
+    monkeypatch.setattr("holdfast.inside.control.control.seconds_between_saves", lambda *_: 3600.0)
     gc.collect()
     arm_from_environment()
     yield folder
@@ -58,10 +60,14 @@ class Loop:
 
 
 def wait_for_memory() -> None:
-    """Until a thread has allocated what snapshots are kept in: on a busy machine these steps would all be made before."""
+    """Until a thread has allocated and checked the copies: on a busy machine these steps would all be made before."""
     trainings = armed().runtime.trainings
-    while trainings and trainings[0].control is not None and trainings[0].control.snapshots._allocating:
+    while trainings and trainings[0].control is not None and is_busy(trainings[0].control.snapshots):
         time.sleep(0.001)
+
+
+def is_busy(snapshots: Snapshots) -> bool:
+    return snapshots._allocating or any(block.users for block in snapshots._blocks)
 
 
 def answers(run: RunFolder) -> list[dict[str, Any]]:
@@ -197,7 +203,7 @@ def test_a_crash_costs_a_tenth_of_the_run_and_saves_write_little(age: float, siz
 
 
 def test_a_snapshot_goes_to_disk_by_itself(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.inside.control.control._SOONEST_SAVE", 0.0)
+    monkeypatch.setattr("holdfast.inside.control.control.seconds_between_saves", lambda *_: 0.0)
     loop = Loop()
     loop.train(60)
     wait_for_snapshots(run)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import io
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,13 +35,23 @@ def started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[C
         gc.collect()  # optimizers of other tests would be waited for
         monkeypatch.setenv("HOLDFAST_RUN", str(tmp_path))
         monkeypatch.setenv("HOLDFAST_ATTEMPT", "2")
-        monkeypatch.setenv("HOLDFAST_KEPT", str(tmp_path / "kept" / f"step-{KEPT_AT:06d}"))
+        kept = tmp_path / "second" / "checkpoints"
+        monkeypatch.setenv("HOLDFAST_KEPT", str(kept / f"step-{KEPT_AT:06d}"))
         monkeypatch.setenv("HOLDFAST_KEPT_STEP", str(KEPT_AT))
+        monkeypatch.setenv("HOLDFAST_KEPT_IN", str(kept))
         restarted.cache_clear()
 
     yield believe
     monkeypatch.undo()
     restarted.cache_clear()
+
+
+@contextmanager
+def watched_again(folder: Path) -> Iterator[holdfast.Run]:
+    """Watch again, with what the first attempt has kept."""
+    with holdfast.watch(folder=folder, name="second", policy="heal") as run:
+        shutil.copytree(folder / "kept", run.folder / "checkpoints")
+        yield run
 
 
 def one_optimizer(between: Between = lambda _step: None) -> list[Any]:
@@ -73,6 +85,21 @@ def two_optimizers(between: Between = lambda _step: None) -> list[Any]:
         large(small(x)).pow(2).mean().backward()
         second.step()
     return [*large.state_dict().values(), *small.state_dict().values()]
+
+
+def two_phases(between: Between = lambda _step: None) -> list[Any]:
+    """A second optimizer takes the weights over, as in fine-tuning."""
+    torch.manual_seed(0)
+    model, step = nn.Linear(4, 1), 0
+    for steps, lr in ((15, 0.1), (STEPS - 15, 0.01)):
+        optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).pow(2).mean().backward()
+            optimizer.step()
+            step += 1
+            between(step)
+    return [*model.state_dict().values()]
 
 
 class InAnyOrder:
@@ -168,6 +195,48 @@ def with_a_loader(between: Between = lambda _step: None, *, split: bool = False,
     return [*model.state_dict().values(), *metrics[-1:]]
 
 
+def evaluated_with_gradients(between: Between = lambda _step: None) -> list[Any]:
+    """As Stanza does: no `no_grad` about the evaluation, and each of its batches counts. On training data, too."""
+    torch.manual_seed(0)
+    model, step = nn.Linear(4, 1), 0
+    data, held_out = TensorDataset(torch.randn(60, 4)), TensorDataset(torch.randn(20, 4))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(STEPS // 8):
+        model.train()
+        for (x,) in DataLoader(data, batch_size=8, shuffle=True):
+            optimizer.zero_grad()
+            model(x).pow(2).mean().backward()
+            optimizer.step()
+            step += 1
+            between(step)
+        model.eval()
+        for evaluated in (held_out, data):
+            assert torch.equal(torch.cat([x for (x,) in DataLoader(evaluated, batch_size=8)]), evaluated.tensors[0])
+    return [*model.state_dict().values()]
+
+
+class Noted(nn.Linear):
+    """Notes something at each pass that the loop needs, as Opacus notes the gradient of each sample."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.noted = list[torch.Tensor]()
+        self.register_full_backward_hook(lambda _module, _into, out: self.noted.append(out[0]))
+
+
+def with_hooks(between: Between = lambda _step: None) -> list[Any]:
+    torch.manual_seed(0)
+    model = Noted(4, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).pow(2).mean().backward()
+        assert model.noted.pop().shape == (8, 1)
+        optimizer.step()
+        between(step + 1)
+    return [*model.state_dict().values()]
+
+
 def drawn_ahead(between: Between = lambda _step: None) -> list[Any]:
     """As Accelerate does: the next batch is drawn before the step with this one."""
     torch.manual_seed(0)
@@ -210,7 +279,18 @@ def _keep_now(folder: Path, step: int) -> None:
 
 
 SPLIT = partial(with_a_loader, split=True)
-LOOPS = [one_optimizer, two_optimizers, annealed, with_a_loader, SPLIT, drawn_ahead, InAnyOrder()]
+LOOPS = [
+    one_optimizer,
+    two_optimizers,
+    two_phases,
+    annealed,
+    with_hooks,
+    evaluated_with_gradients,
+    with_a_loader,
+    SPLIT,
+    drawn_ahead,
+    InAnyOrder(),
+]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -221,7 +301,7 @@ def test_it_ends_bit_for_bit_as_without_an_interruption(
     with holdfast.watch(folder=tmp_path, name="first", policy="heal"):
         loop(lambda step: keep(tmp_path / "kept", step))
     started_again()
-    with holdfast.watch(folder=tmp_path, name="second", policy="heal"):
+    with watched_again(tmp_path):
         found = loop()
         training = armed().runtime.trainings[-1]
         assert training.step == STEPS and armed().runtime.fast_forwarding is None
@@ -237,7 +317,7 @@ def test_steps_that_were_done_cost_no_forward_pass_and_evaluations_are_those_of_
     with holdfast.watch(folder=tmp_path, name="first", policy="heal"):
         with_a_loader(lambda step: keep(tmp_path / "kept", step), split=split, seen=first)
     started_again()
-    with holdfast.watch(folder=tmp_path, name="second", policy="heal"):
+    with watched_again(tmp_path):
         with_a_loader(split=split, seen=second)
     assert first[0] == STEPS + 5
     skipped = KEPT_AT - 1 + 2  # steps, and two of the three evaluations on the way
@@ -274,7 +354,7 @@ def test_the_best_checkpoint_of_the_earlier_attempt_is_not_lost(
     with holdfast.watch(folder=tmp_path, name="first", policy="heal"):
         one_optimizer(first_attempt)
     started_again()
-    with holdfast.watch(folder=tmp_path, name="second", policy="heal") as run:
+    with watched_again(tmp_path) as run:
         RunFolder(run.folder).journal.write(
             "checkpoint", event="saved", path=str(last)
         )  # a restart has the journal of the attempt before
@@ -298,7 +378,7 @@ def test_files_that_the_script_opens_itself_and_buffers_that_it_writes_stay_whol
     with holdfast.watch(folder=tmp_path, name="first", policy="heal"):
         one_optimizer(lambda step: keep(tmp_path / "kept", step) or save(step))
     started_again()
-    with holdfast.watch(folder=tmp_path, name="second", policy="heal"):
+    with watched_again(tmp_path):
         one_optimizer(save)
 
 
@@ -318,7 +398,7 @@ def test_killed_between_two_saves_with_the_newer_one_damaged_it_catches_up_from_
     with pytest.raises(InterruptedError), holdfast.watch(folder=tmp_path, name="first", policy="heal"):
         one_optimizer(lambda step: keep_twice_and_die(tmp_path / "kept", step))
     started_again()
-    with holdfast.watch(folder=tmp_path, name="second", policy="heal"):
+    with watched_again(tmp_path):
         found = one_optimizer()
         assert armed().runtime.trainings[-1].step == STEPS
     assert f"training continues at step {KEPT_AT - 10}" in capsys.readouterr().err
@@ -332,7 +412,7 @@ def test_what_was_kept_of_another_model_is_left_alone(
     with holdfast.watch(folder=tmp_path, name="first", policy="heal"):
         two_optimizers(lambda step: keep(tmp_path / "kept", step))
     started_again()
-    with holdfast.watch(folder=tmp_path, name="second", policy="heal"):
+    with watched_again(tmp_path):
         found = one_optimizer()
         assert armed().runtime.trainings[-1].step == STEPS
     assert "starting from scratch" in capsys.readouterr().err

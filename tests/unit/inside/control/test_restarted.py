@@ -81,8 +81,8 @@ def test_the_checkpoint_counts_as_loaded_by_its_path_or_a_file_in_it() -> None:
     assert not Restarted(attempt=2).loaded_by_script(["/a/checkpoint-20"])
 
 
-def test_a_trainer_that_is_given_no_checkpoint_gets_the_chosen_one(tmp_path: Path) -> None:
-    calls = []
+def lightning(calls: list[Any]) -> types.ModuleType:
+    """Stands in for Lightning: notes the checkpoint that each `fit` is given."""
 
     class Trainer:
         def fit(self, model: Any, loader: Any = None, val: Any = None, data: Any = None, ckpt_path: Any = None) -> None:
@@ -90,11 +90,26 @@ def test_a_trainer_that_is_given_no_checkpoint_gets_the_chosen_one(tmp_path: Pat
 
     module = types.ModuleType("lightning.pytorch.trainer.trainer")
     module.Trainer = Trainer  # type: ignore[attr-defined]
+    return module
+
+
+def test_a_trainer_that_is_given_no_checkpoint_gets_the_chosen_one(tmp_path: Path) -> None:
+    calls = list[Any]()
+    module = lightning(calls)
     restarted.pass_checkpoint(module, str(tmp_path / "last.ckpt"))
-    Trainer().fit("model")
-    Trainer().fit("model", ckpt_path="mine.ckpt")
-    Trainer().fit("model", None, None, None, "mine.ckpt")
+    module.Trainer().fit("model")
+    module.Trainer().fit("model", ckpt_path="mine.ckpt")
+    module.Trainer().fit("model", None, None, None, "mine.ckpt")
     assert calls == [str(tmp_path / "last.ckpt"), "mine.ckpt", "mine.ckpt"]
+
+
+def test_a_trainer_is_not_given_the_checkpoint_of_another_fold(tmp_path: Path) -> None:
+    calls = list[Any]()
+    module = lightning(calls)
+    restarted.pass_checkpoint(module, str(tmp_path / "last.ckpt"), lambda: len(calls) == 1)
+    for _ in range(3):
+        module.Trainer().fit("model")
+    assert calls == [None, str(tmp_path / "last.ckpt"), None]
 
 
 def test_lightning_resumes_from_a_checkpoint_that_holds_objects_of_the_script(tmp_path: Path) -> None:
