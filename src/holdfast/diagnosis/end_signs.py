@@ -17,6 +17,8 @@ _OBJECTS_TEXT = re.compile(r"Weights only load failed|WeightsUnpickler error|Uns
 _ALLOWED = re.compile(r"([\d.]+ [KMGT]iB) allowed")
 _EVEN, _GREW, _ROOM = 1.1, 1.5, 0.5  # times the memory at first, twice; of the machine's memory
 _REFUSED = re.compile(r"\b40[13]\b|unauthori[sz]ed|forbidden|permission|api[_ ]?key|login", re.IGNORECASE)
+_NOT_PICKLED = re.compile(r"[Cc]an(?:'t|not) pickle|[Cc]an't get local object|PicklingError")
+_NO_ROOM = re.compile(r"no space left|disk quota exceeded|errno 28\b|errno 122\b", re.IGNORECASE)
 _NOT_WRITABLE = re.compile(r"read-only file system|permission denied|operation not permitted", re.IGNORECASE)
 _CRASHES, _INTERRUPTED, _KILLED, _TERMINATED = (
     (132, 134, 135, 136, 139),
@@ -108,3 +110,14 @@ def of_loading(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     error = str(evidence.get("error") or "")
     if _OBJECTS_TEXT.search(error):
         yield "objects-refused", "torch.load refuses the objects in the file"
+
+
+def of_saving(evidence: Mapping[str, Any]) -> Iterable[Sign]:
+    """What kept a checkpoint from being saved, as the error says."""
+    error = str(evidence.get("error") or "")
+    if _NOT_PICKLED.search(error):
+        yield "not-picklable", "an object in it cannot be pickled"
+    elif _NOT_WRITABLE.search(error):
+        yield "write-refused", "a folder is not writable"
+    elif _NO_ROOM.search(error):
+        yield "was-no-room", "the disk was full"

@@ -16,6 +16,7 @@ from holdfast.diagnosis.end_signs import (
     of_loading,
     of_own_error,
     of_ranks,
+    of_saving,
     of_torn_file,
     of_tracker,
 )
@@ -327,6 +328,7 @@ _OF = {
     "checkpoint-torn": of_torn_file,
     "holdfast-degraded": of_own_error,
     "checkpoint-incompatible": of_loading,
+    "checkpoint-not-saved": of_saving,
     "tracker-unreachable": of_tracker,
     "process-died": of_death,
     "hang": _hung,

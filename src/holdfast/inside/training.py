@@ -241,8 +241,8 @@ class Training(Members):
         if not self._zero_grad_check.is_decided and self._zero_grad_check.after(parameters_of(optimizer), self.losses.calls):
             self.recorder.run_later(partial(report_not_zeroed, self.recorder, self.step))
         times = self._times() if self.sampler.running else None
-        now = time.perf_counter()
-        row = self._newest_row = self._row(now, skipped)
+        now, clock = time.perf_counter(), time.time()  # together: the pauses between steps are told from both
+        row = self._newest_row = self._row(now, clock, skipped)
         if self._holding:
             self._hold(member, row, now)
         if self.reader is None:
@@ -293,8 +293,8 @@ class Training(Members):
             while self._unwritten:  # one by one: the training thread may append at any time
                 finished.append(self._unwritten.popleft())
             self._written_at = time.perf_counter()
-            for row, metrics, times in finished:
-                self.step_table.step(row, metrics, times)
+            self.step_table.steps(finished)
+            for row, metrics, _ in finished:
                 if metrics.weights is not None:
                     self.budget.note_weights(self.step, row[at.WEIGHT_NORM])
         finally:
@@ -398,8 +398,8 @@ class Training(Members):
             metrics.add("update_ratio", sample.compare(plain_weights(parameters_of(optimizer))))
             self.charge("weights", begun - self._sampling_cost)
 
-    def _row(self, now: float, skipped: bool) -> list[float | int]:
-        """The row of this step, as far as the host knows it; opens the next step."""
+    def _row(self, now: float, clock: float, skipped: bool) -> list[float | int]:
+        """The row of this step, as far as the host knows it; opens the next step. `now` and `clock` are one moment."""
         epoch, workers = self.loader.epoch, self._workers_rss
         waited, samples = (MISSING, MISSING_INT) if epoch is None else self.loader.take()
         clip_norm = MISSING if self._clip_norm is None else self._clip_norm
@@ -408,7 +408,7 @@ class Training(Members):
             seconds = now - self._ended_at - self.evaluated
             self.budget.charge_step(seconds, cost - self._sampled_cost)
         row = [  # in the order of the schema: one expression is much cheaper than one assignment a column
-            self.step, MISSING_INT if epoch is None else epoch, time.time(), MISSING, MISSING, MISSING, MISSING, MISSING,
+            self.step, MISSING_INT if epoch is None else epoch, clock, MISSING, MISSING, MISSING, MISSING, MISSING,
             seconds, waited, samples, int(skipped), MISSING, MISSING_INT, MISSING_INT, self.memory.latest, MISSING_INT,
             MISSING_INT if workers is None else workers, MISSING_INT, self._backwards, clip_norm, cost,
         ]  # fmt: skip

@@ -32,7 +32,7 @@ def metrics_in(lines: Iterable[str]) -> list[Metric]:
     """The metrics in some lines, and the losses of held-out data, oldest first. A training loss is a matter of the steps.
 
     Output that comes in blocks holds several evaluations: the epochs that the lines name say how far they are apart, else the
-    order. A number that comes once, and before others that come again, is a setting.
+    order. A number that comes once, and before others that come again, is a setting, unless it is named for held-out data.
     """
     plain = (_SENTENCE.sub(lambda match: f"{match[2]} {match[1]}: ".lower(), line) for line in lines)
     rows = [(row, list(_of_row(row))) for row in read_text(plain)]
@@ -41,7 +41,8 @@ def metrics_in(lines: Iterable[str]) -> list[Metric]:
     later: Counter[str] = Counter()
     printed: list[Metric] = []
     for row, metrics in reversed(rows):
-        kept = [metric for metric in metrics if times[metric.name] > 1 or not any(times[name] > 1 for name in later)]
+        others_repeat = any(times[name] > 1 for name in later)
+        kept = [metric for metric in metrics if times[metric.name] > 1 or not others_repeat or metric.split in HELD_OUT]
         named = newest is not None and "epoch" in row
         back = int(newest - row["epoch"]) if named else min((later[metric.name] for metric in kept), default=0)  # type: ignore[operator]
         epoch = int(row["epoch"]) if "epoch" in row else None

@@ -117,6 +117,20 @@ def test_a_card_that_is_simply_full_shows_none_of_these_signs() -> None:
     assert signs_of_findings([Finding("gpu-out-of-memory", step=500, evidence=full)]) == {}
 
 
+@every_case(
+    ("error", "cause"),
+    [
+        ("PicklingError: Can't pickle <function <lambda> at 0x7f>: attribute lookup failed", "cannot-be-pickled"),
+        ("TypeError: cannot pickle '_queue.SimpleQueue' object", "cannot-be-pickled"),
+        ("OSError: [Errno 28] No space left on device", "no-room-for-a-save"),
+        ("PermissionError: [Errno 13] Permission denied: 'runs'", "no-permission"),
+    ],
+)
+def test_why_a_checkpoint_could_not_be_saved_is_what_the_error_says(error: str, cause: str) -> None:
+    finding = Finding("checkpoint-not-saved", step=9, evidence={"error": error})
+    assert [ranked.cause.code for ranked in rank([finding], Curves("run", (), source="holdfast"))] == [cause]
+
+
 def test_memory_that_workers_hold_or_that_grows_in_evaluations_is_told_apart() -> None:
     grows = {"bytes_per_step": 1e6, "grown": 1e9, "now": 2e9}
     assert "workers-hold-most" in signs_of_findings([Finding("host-memory-growth", step=9, evidence={**grows, "workers": 9e9})])

@@ -55,6 +55,11 @@ def test_a_setting_that_was_printed_before_them_is_no_metric() -> None:
     assert {one.name for one in metrics_in(["target accuracy: 0.99", "Accuracy: 1/4", "Accuracy: 2/4"])} == {"Accuracy"}
 
 
+def test_a_metric_of_an_evaluation_among_those_of_many_steps_is_no_setting() -> None:
+    lines = ["loss 0.7 acc 0.5", "val_acc 0.4678", *["loss 0.6 acc 0.5"] * 4]  # read together, on a busy machine
+    assert [one.value for one in metrics_in(lines) if one.name == "val_acc"] == [0.4678]
+
+
 @pytest.mark.parametrize(
     ("name", "value", "recorded", "wanted"),
     [

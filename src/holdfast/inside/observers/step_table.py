@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from holdfast.inside.observers.modules import ModuleTime, seconds_between
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING, MISSING_INT
 
+_FEW = 8  # rows that are written one by one
 _MAX_BAD_IN_FULL = 100  # steps in a row with bad gradients; after that their parameters are written on sampled steps only
 
 
@@ -31,8 +33,20 @@ class StepTable:
         self._columns = [at.COLUMNS[name] for name in names] if recorder.thinning is not None else None
         self._last: list[float | int] | None = None  # the newest row, if it was not written
 
-    def step(self, row: list[float | int], metrics: StepMetrics, times: list[ModuleTime] | None) -> None:
-        """Append the row of a step, and the rows of what was sampled in it."""
+    def steps(self, finished: Sequence[tuple[list[float | int], StepMetrics, list[ModuleTime] | None]]) -> None:
+        """Append the rows of some steps, all together, and then the rows of what was sampled in them."""
+        kept = []
+        for row, metrics, _ in finished:
+            self._fill(row, metrics)
+            self._last = None if self._is_kept(row) else row
+            if self._last is None:
+                kept.append(row)
+        self._append(kept)
+        for row, metrics, times in finished:
+            if times or metrics.stats is not None or metrics.untrained:
+                self._sampled(int(row[at.STEP]), metrics, times)
+
+    def _fill(self, row: list[float | int], metrics: StepMetrics) -> None:
         if metrics.loss is not None:
             row[at.LOSS] = metrics.loss
         if metrics.lr is not None:
@@ -44,24 +58,30 @@ class StepTable:
             row[at.SKIPPED] = 1
         if metrics.update_ratio is not None:
             row[at.UPDATE_RATIO] = metrics.update_ratio
-        self._last = None if (kept := self._is_kept(row)) else row
-        if kept:
-            self._append(row)
+
+    def _sampled(self, step: int, metrics: StepMetrics, times: list[ModuleTime] | None) -> None:
         if metrics.stats is not None and metrics.stats.each is not None:
-            self._parameters(int(row[at.STEP]), metrics)
+            self._parameters(step, metrics)
         for change in metrics.untrained:
             why = self.recorder.strings.code(change.why)
-            self.recorder.table("untrained").append((int(row[at.STEP]), change.name, why, change.position, change.of))
+            self.recorder.table("untrained").append((step, change.name, why, change.position, change.of))
         if times:
-            self._modules(int(row[at.STEP]), times)
+            self._modules(step, times)
 
     def close(self) -> None:
         """The training is over: its last step is a row in any case."""
         if self._last is not None:
-            self._append(self._last)
+            self._append([self._last])
 
-    def _append(self, row: list[float | int]) -> None:
-        self._steps.append(row if self._columns is None else [row[index] for index in self._columns])
+    def _append(self, rows: list[list[float | int]]) -> None:
+        """A column at a time: many rows cost little more than a few."""
+        if self._columns is not None:
+            rows = [[row[index] for index in self._columns] for row in rows]
+        if len(rows) < _FEW:
+            for row in rows:
+                self._steps.append(row)
+        else:
+            self._steps.extend([np.array(column) for column in zip(*rows, strict=True)])
 
     def _is_kept(self, row: list[float | int]) -> bool:
         thinning = self.recorder.thinning

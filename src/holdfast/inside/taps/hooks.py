@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +31,15 @@ _capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None) or _
 _TIME_BACKWARD_EVERY = 2  # steps
 
 
+class _Hook(functools.partial[Any]):
+    """A hook in one of torch's global tables. A script that pickles with dill saves those tables too, with the functions that use
+    them: there it becomes a function that takes anything and does nothing, with Holdfast and without.
+    """
+
+    def __reduce__(self) -> Any:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
 class Hooks:
     """Everything that is installed into torch, and removed again."""
 
@@ -46,11 +57,11 @@ class Hooks:
 
     def install(self) -> None:
         """Install everything."""
-        self._handles.append(register_optimizer_step_pre_hook(self._before_step))
-        self._handles.append(register_optimizer_step_post_hook(self._after_step))
         registry, wrap = self.runtime.registry, self._taps.wrap
-        self._handles.append(register_module_parameter_registration_hook(registry.note_module))
-        self._handles.append(register_module_module_registration_hook(registry.note_module))
+        self._handles.append(register_optimizer_step_pre_hook(_Hook(self._before_step)))
+        self._handles.append(register_optimizer_step_post_hook(_Hook(self._after_step)))
+        self._handles.append(register_module_parameter_registration_hook(_Hook(registry.note_module)))
+        self._handles.append(register_module_module_registration_hook(_Hook(registry.note_module)))
         wrap("torch.optim.Optimizer.__init__", registry.noting)
         wrap("torch.autograd.backward", self._backward)
         wrap("torch.autograd.grad", self._before_call(self.runtime.gradients_computed))

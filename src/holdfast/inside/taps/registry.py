@@ -6,12 +6,17 @@ with a live process.
 
 from __future__ import annotations
 
+import functools
+import operator
 import pkgutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import MethodType
 from typing import Any
+
+import torch
 
 ALWAYS = "always"
 GUARD = "`guard`, `heal`"
@@ -67,6 +72,23 @@ TAPS = (
 _LISTED = frozenset(tap.target for tap in TAPS)
 
 
+class _OptimizerMethod:
+    """A wrapped method that pickles as the original: dill saves an optimizer with its class, whose module torch hides."""
+
+    def __init__(self, wrapper: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, wrapper)
+        self.__wrapped__, self._wrapper = wrapper.__wrapped__, wrapper  # type: ignore[attr-defined]
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self._wrapper, instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._wrapper(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return operator.itemgetter(0), ((self.__wrapped__,),)
+
+
 class Patches:
     """The replaced attributes, in the order they were replaced."""
 
@@ -83,6 +105,8 @@ class Patches:
             if hasattr(original, attribute):
                 setattr(wrapper, attribute, getattr(original, attribute))
         wrapper.__wrapped__ = original
+        if owner is torch.optim.Optimizer:
+            wrapper = _OptimizerMethod(wrapper)
         setattr(owner, name, wrapper)
         self._undo.append((owner, name, original, wrapper))
 
