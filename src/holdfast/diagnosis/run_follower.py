@@ -60,7 +60,7 @@ class RunFollower:
         for row in self._beside["loader"].before(until):
             view.workers = max(view.workers, row["worker"] + 1)
             if row["worker"] == 0 and row["queue"] >= 0:
-                view.ready.append(row["queue"])
+                view.ready.append((row["step"], row["queue"]))
             view.waits.append((row["step"], row["worker"], row["wait_seconds"]))
             view.persistent, view.pinned = (row[name] == 1 if row[name] in (0, 1) else None for name in ("persistent", "pinned"))
         for row in self._beside["evaluations"].before(until):

@@ -117,7 +117,7 @@ class RunView:
         self.parameters: dict[str, Samples] = {}
         self.untrained: dict[str, Untrained] = {}
         self.workers = -1  # of the loader; not known before its first row
-        self.ready: deque[int] = deque(maxlen=16)  # batches that waited to be drawn, about once a second
+        self.ready: deque[tuple[int, int]] = deque(maxlen=16)  # step, batches that waited to be drawn; about once a second
         self.waits: deque[tuple[int, int, float]] = deque(maxlen=WAITS)  # step, worker, seconds that were waited for it
         self.persistent: bool | None = None  # whether its workers stay over epochs
         self.pinned: bool | None = None  # whether its batches are

@@ -6,6 +6,7 @@ A process that is killed in the middle of a save leaves the first part of a file
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,20 @@ def damaged_files(run: RunFolder, *, since: float, end: Finding) -> Iterator[Fin
             if "do not match" in trouble or _was_whole(run, path):
                 evidence["checksum"] = "differs"
             yield Finding("checkpoint-torn", step=end.step, severity="critical", evidence=evidence)
+
+
+def damage_found_loading(run: RunFolder, finding: Finding, *, since: float) -> Finding:
+    """The finding of an attempt that ended as it could not load a file; what torch says of a damaged one may be anything, such as
+    that `weights_only` does not allow its objects.
+    """
+    failed = [row for row in run.journal if row.get("event") == "unreadable" and float(row["time"]) >= since]
+    path = Path(str(failed[-1]["path"])) if failed and finding.code == "checkpoint-incompatible" else None
+    trouble = _trouble(path) if path is not None and _size(path) <= _BYTES else None
+    if path is None or trouble is None:
+        return finding
+    evidence = {key: value for key, value in finding.evidence.items() if key not in ("known_text", "known_line")}
+    evidence |= {"path": str(path), "why": trouble, **({"checksum": "differs"} if _was_whole(run, path) else {})}
+    return replace(finding, code="checkpoint-torn", evidence=evidence)
 
 
 def _is_verifiable(path: Path) -> bool:

@@ -18,6 +18,7 @@ from holdfast.diagnosis.known_texts import ERROR
 from holdfast.signals.nodes import NodeState
 from holdfast.signals.run_folder import Recording, RunFolder
 from holdfast.supervisor.attempts import under_way
+from holdfast.supervisor.damaged import damage_found_loading
 from holdfast.supervisor.train_log import end_of_log, last_lines, root_cause
 from holdfast.units import duration, size
 
@@ -119,7 +120,7 @@ def examine(
     early: dict[str, Any] = {"attempt": attempt, "steps": 0}
     if (error_of(ended)[0] or "") in _IMPORTS:
         early |= {"python": run.info().get("python"), "fix": _python_fix(run, error_of(ended)[1])}
-    finding = hang or finding_of(ended, **(more if recordings else early))
+    finding = hang or damage_found_loading(run, finding_of(ended, **(more if recordings else early)), since=since)
     rows = list(run.journal)
     causes = diagnose([finding], around=rows).causes
     named = tuple(cause for cause in rank([finding], Curves(run.name, ()), around=rows, name=run.target) if cause.stated)

@@ -261,12 +261,16 @@ def test_one_slow_worker_is_told_from_all_of_them() -> None:
     one = waited_for(view(data_seconds=waits, step_seconds=0.05, epoch=0), (0.01, 0.01, 0.8, 0.01))
     found = slow_loading(one)
     assert found is not None and found.evidence["slow_worker"] == 2
-    one.ready.extend([6, 5, 6])  # what the other three have made ahead
+    one.ready.extend([(500, 6), (505, 5), (510, 6)])  # what the other three have made ahead
     found = slow_loading(one)
     assert found is not None and found.evidence["slow_worker"] == 2
-    one.ready.extend([0] * 6)  # all are equally slow and in step: the first of each round is waited for, nobody is ahead
+    one.ready.extend([(511, 0)] * 6)  # all are equally slow and in step: the first of each round is waited for, nobody is ahead
     found = slow_loading(one)
     assert found is not None and "slow_worker" not in found.evidence
+    later = waited_for(view(data_seconds=np.where(np.arange(512) < 300, 0.0, waits), step_seconds=0.05, epoch=0), (0.01, 0.8))
+    later.ready.extend([(step, 4) for step in range(100, 300, 20)] + [(step, 0) for step in range(320, 512, 40)])
+    found = slow_loading(later)
+    assert found is not None and "slow_worker" not in found.evidence, "who was ahead before the waiting began says nothing"
     every = view(data_seconds=RANDOM.uniform(0.01, 0.05, 512), step_seconds=0.06, epoch=0)
     found = slow_loading(waited_for(every, (0.2, 0.3, 0.25, 0.25)))
     assert found is not None and "slow_worker" not in found.evidence

@@ -14,7 +14,7 @@ from holdfast.detectors.finding import Finding
 from holdfast.diagnosis.diagnosis import diagnose
 from holdfast.signals.lineage import mark_of
 from holdfast.signals.run_folder import RunFolder
-from holdfast.supervisor.damaged import damaged_files
+from holdfast.supervisor.damaged import damage_found_loading, damaged_files
 
 
 @pytest.fixture
@@ -91,3 +91,16 @@ def test_a_trainers_folder_whose_save_was_interrupted_is_told_as_a_whole(tmp_pat
     weights = earlier / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     assert set(found_in(run)) == {"checkpoint-37", "checkpoint-74"}
+
+
+def test_a_damaged_file_that_could_not_be_loaded_is_damaged_whatever_torch_says_of_it(run: RunFolder, tmp_path: Path) -> None:
+    path = tmp_path / "last.pt"
+    error = "UnpicklingError: Weights only load failed. WeightsUnpickler error: Unsupported operand 11"
+    end = Finding("checkpoint-incompatible", step=0, severity="critical", evidence={"error": error, "known_text": "weights-only"})
+    run.journal.write("checkpoint", event="unreadable", path=str(path), error=error)
+    assert damage_found_loading(run, end, since=0.0) == end, "the file is whole"
+    path.write_bytes(path.read_bytes().replace(b"ctorch._utils", b"\x0btorch._utils"))
+    found = damage_found_loading(run, end, since=0.0)
+    assert (found.code, found.evidence["path"]) == ("checkpoint-torn", str(path)) and "known_text" not in found.evidence
+    assert diagnose([found]).causes[0] == "save-interrupted"
+    assert damage_found_loading(run, end, since=time.time() + 60) == end, "it was loaded by an earlier attempt"

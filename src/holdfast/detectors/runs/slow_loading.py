@@ -44,7 +44,8 @@ def slow_loading(run: RunView, *, rows: int = 512, at_least: int = 96, share: fl
         "step_seconds": float(np.mean(step[both])),
         "workers": max(0, run.workers),
     }
-    if not run.ready or np.median(run.ready) >= run.workers - 1:  # the others are ahead of it: they are quick enough
+    ready = [batches for step, batches in run.ready if step >= onset]
+    if not ready or np.median(ready) >= run.workers - 1:  # the others are ahead of it: they are quick enough
         evidence |= _slow_worker(run, onset)
     settings = {"cores": run.cores, "persistent_workers": run.persistent, "pin_memory": run.pinned}
     evidence |= {name: value for name, value in settings.items() if value is not None}

@@ -86,12 +86,15 @@ class FaultContext:
         return called
 
     def layers(self, *kinds: type[nn.Module]) -> list[tuple[str, Any]]:
-        """The model's modules of these kinds that have a weight, in the order they are named."""
+        """The model's modules of these kinds that are trained, in the order they are named: no average of the weights, and of a
+        model that is frozen but for adapters, those. Where none is trained itself, all.
+        """
         wanted = kinds or (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding)
+        trained = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
         layers = [(name, module) for name, module in self.model.named_modules() if isinstance(module, wanted)]
         if not layers:
             raise CannotHappen(f"the model has no {' or '.join(kind.__name__ for kind in wanted)}")
-        return layers
+        return [layer for layer in layers if any(id(p) in trained for p in layer[1].parameters())] or layers
 
     def weights(self) -> list[torch.Tensor]:
         """The weights of the model's layers; where none is one of torch's (Keras), its floating-point matrices."""

@@ -107,6 +107,7 @@ class Patches:
         wrapper.__wrapped__ = original
         if owner is torch.optim.Optimizer:
             wrapper = _OptimizerMethod(wrapper)
+        _compile_as(original, wrapper)
         setattr(owner, name, wrapper)
         self._undo.append((owner, name, original, wrapper))
 
@@ -116,6 +117,26 @@ class Patches:
             owner, name, original, wrapper = self._undo.pop()
             if getattr(owner, name, None) is wrapper:
                 setattr(owner, name, original)
+                _compile_as(None, wrapper)
+
+
+def _compile_as(original: Any, wrapper: Any) -> None:
+    """Let TorchScript compile a call of the wrapper as one of the original, which it knows by identity; None: no longer.
+
+    Models that differentiate in their forward pass call `torch.autograd.grad` there.
+    """
+    listed: Any = getattr(torch.jit, "_builtins", None)
+    if not hasattr(listed, "_builtin_ops") or not hasattr(listed, "_builtin_table"):  # they are not public
+        return
+    operation = next((operation for function, operation in listed._builtin_ops if function is original), None)
+    if operation is not None:
+        listed._builtin_ops.append((wrapper, operation))
+    else:
+        listed._builtin_ops[:] = [entry for entry in listed._builtin_ops if entry[0] is not wrapper]
+    if listed._builtin_table is not None:
+        listed._builtin_table.pop(id(wrapper), None)
+        if operation is not None:
+            listed._builtin_table[id(wrapper)] = operation
 
 
 class Taps(Patches):
