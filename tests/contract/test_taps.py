@@ -25,7 +25,6 @@ OURS = str(Path(holdfast.__file__).parent)
 
 def wrapped(owner, seen):
     for name, value in list(vars(owner).items()):
-        value = value._wrapper if type(value).__name__ == "_OptimizerMethod" else value
         if type(value) is types.FunctionType and value.__code__.co_filename.startswith(OURS):
             place = f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
             seen.add(f"{place}.{name}")

@@ -95,26 +95,38 @@ print("end")
 LIGHT_SAVES = """
 import os, pathlib, signal, sys, time, torch
 torch.manual_seed(0)
-out, whole = pathlib.Path("out"), sys.argv[1] == "whole"
+out, how = pathlib.Path("out"), sys.argv[1]
 out.mkdir(exist_ok=True)
 saves = sorted(out.glob("*.pt"))
 first = int(saves[-1].stem) if saves else 0
-model = torch.load(saves[-1], weights_only=False) if saves and whole else torch.nn.Linear(4, 1)
-if saves and not whole:
-    model.load_state_dict(torch.load(saves[-1]))
-if not hasattr(model, "optimizer"):
-    model.optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+class Trainer:
+    def __init__(self):
+        self.model = torch.nn.Linear(4, 1)
+        self.optimizer = (torch.optim.SGD if how == "trainer" else torch.optim.Adam)(self.model.parameters(), lr=0.01)
+        self.model.optimizer = self.optimizer if how == "whole" else None
+
+trainer = Trainer()
+loaded = torch.load(saves[-1], weights_only=False) if saves else None
+if saves and how == "trainer":
+    trainer = loaded["trainer"]
+elif saves and how == "whole":
+    trainer.model, trainer.optimizer = loaded, loaded.optimizer
+elif saves:
+    trainer.model.load_state_dict(loaded)
+model, optimizer = trainer.model, trainer.optimizer
+before = model.weight.detach().clone()
 for step in range(first, 60):
     loss = model(torch.randn(8, 4)).square().mean()
-    model.optimizer.zero_grad(); loss.backward(); model.optimizer.step()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
     time.sleep(0.02)
     if step % 20 == 19:
-        torch.save(model if whole else model.state_dict(), out / f"{step + 1:03d}.pt")
+        content = {"trainer": trainer, "whole": model, "weights": model.state_dict()}
+        torch.save({"trainer": trainer} if how == "trainer" else content[how], out / f"{step + 1:03d}.pt")
     if step == 55 and os.environ.get("HOLDFAST_ATTEMPT", "1") == "1":
         os.kill(os.getpid(), signal.SIGKILL)
     if step == 58:
-        print("learns" if not torch.equal(model.weight, torch.load(saves[-1], weights_only=False).weight if whole
-              else torch.load(saves[-1])["weight"]) else "learns nothing")
+        print("learns" if not torch.equal(model.weight, before) else "learns nothing")
 """
 
 NEEDS_GRADIENTS = """
@@ -326,8 +338,8 @@ def test_a_damaged_save_is_moved_for_a_script_that_resumes_from_its_newest_one(t
     assert sorted(path.name for path in (tmp_path / "out").glob("save-*")) == [f"save-{step}" for step in range(10, 70, 10)]
 
 
-@pytest.mark.parametrize("saves", ["whole", "weights"])
-def test_a_script_that_resumes_from_a_pickled_model_or_from_weights_alone_is_not_fast_forwarded(
+@pytest.mark.parametrize("saves", ["whole", "weights", "trainer"])
+def test_a_script_that_resumes_from_a_pickled_model_or_trainer_or_from_weights_alone_is_not_fast_forwarded(
     tmp_path: Path, saves: str
 ) -> None:
     (tmp_path / "train.py").write_text(LIGHT_SAVES)

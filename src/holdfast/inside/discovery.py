@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,14 +47,9 @@ class Registry:
         if id(module) not in self._modules:
             self._modules[id(module)] = module
 
-    def noting(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Wrap `Optimizer.__init__`, which has no hook."""
-
-        def __init__(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
-            original(optimizer, *args, **kwargs)
-            self._optimizers[id(optimizer)] = optimizer
-
-        return __init__
+    def note_optimizer(self, _seen: None, optimizer: torch.optim.Optimizer, *_args: Any, **_kwargs: Any) -> None:
+        """Called after `Optimizer.__init__`, which has no hook."""
+        self._optimizers[id(optimizer)] = optimizer
 
     def live_objects_with(self, parameters: Iterable[torch.Tensor]) -> LiveObjects | None:
         """The live objects; None unless all modules that hold these parameters are registered."""

@@ -169,7 +169,8 @@ class Runtime(Process):
                 thread.look_at = 0  # from now on each backward pass is a step
                 if thread.backwards > 1:
                     thread.losses.forget_sum()
-                of.begin_at(max(of.step, thread.backwards - 1))
+                is_new = of.main is None or not of.main.steps  # it may count on from a checkpoint
+                of.begin_at(of.step + thread.backwards - 1 if is_new else max(of.step, thread.backwards - 1))
         if thread.manual is not None:
             thread.in_manual_update = True
             self.before_update(cast(Optimizer, thread.manual), None)

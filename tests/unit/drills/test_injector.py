@@ -35,3 +35,12 @@ def test_layers_that_are_frozen_belong_to_the_model(tmp_path: Path) -> None:
     context = FaultContext(tmp_path, 0)
     assert context.is_main(torch.optim.SGD(model["head"].parameters(), lr=0.1))
     assert context.model is model
+
+
+def test_a_fault_in_the_weights_meets_those_that_are_trained(tmp_path: Path) -> None:
+    context = FaultContext(tmp_path, 0)
+    model = nn.Sequential(nn.utils.weight_norm(nn.Conv1d(2, 3, 3)), nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].requires_grad_(False)  # an average of the weights, or the frozen part of a model with adapters
+    context.is_main(torch.optim.SGD([p for p in model.parameters() if p.requires_grad]))
+    assert [layer for _, layer in context.layers()] == [model[0], model[2]]
+    assert [id(weight) for weight in context.weights()] == [id(model[0].weight_v), id(model[2].weight)]

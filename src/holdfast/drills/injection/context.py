@@ -90,16 +90,21 @@ class FaultContext:
         model that is frozen but for adapters, those. Where none is trained itself, all.
         """
         wanted = kinds or (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding)
-        trained = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
+        trained = self._trained()
         layers = [(name, module) for name, module in self.model.named_modules() if isinstance(module, wanted)]
         if not layers:
             raise CannotHappen(f"the model has no {' or '.join(kind.__name__ for kind in wanted)}")
         return [layer for layer in layers if any(id(p) in trained for p in layer[1].parameters())] or layers
 
     def weights(self) -> list[torch.Tensor]:
-        """The weights of the model's layers; where none is one of torch's (Keras), its floating-point matrices."""
+        """The weights of the model's layers; where none is one of torch's (Keras), its floating-point matrices. Of one that is
+        computed anew for each pass (`weight_norm`), what it is computed from.
+        """
+        trained = self._trained()
         try:
-            weights = [layer.weight for _, layer in self.layers()]
+            layers = [layer for _, layer in self.layers()]
+            own = [[p for p in (layer.weight, *layer.parameters()) if id(p) in trained] for layer in layers]
+            weights = [max(of_it, key=torch.numel, default=layer.weight) for layer, of_it in zip(layers, own, strict=True)]
         except CannotHappen:
             weights = [
                 parameter for parameter in self.model.parameters() if parameter.dim() > 1 and parameter.is_floating_point()
@@ -107,6 +112,9 @@ class FaultContext:
         if not weights:
             raise CannotHappen("the model has no weight matrices")
         return weights
+
+    def _trained(self) -> set[int]:
+        return {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
 
     def scale_learning_rates(self, factor: float) -> None:
         """Multiply the learning rate of every group, and what its schedulers reckon with."""

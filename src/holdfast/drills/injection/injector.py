@@ -33,7 +33,7 @@ from holdfast.drills.injection.notes import Notes
 from holdfast.drills.plan import Plan
 from holdfast.inside.gradients.non_finite import is_state
 from holdfast.inside.taps.imports import when_imported
-from holdfast.inside.taps.registry import Patches
+from holdfast.inside.taps.registry import Hook, Patches
 
 _COLLECTIVES = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast", "barrier", "reduce")
 _LIGHTNING = ("lightning.fabric.utilities.cloud_io", "lightning_fabric.utilities.cloud_io")  # saves into memory, then writes that
@@ -86,7 +86,7 @@ class Injector:
     def install(self) -> None:
         """Hang everything in."""
         self.context.begin()
-        self._handle = register_optimizer_step_post_hook(lambda optimizer, *_: self._after_step(optimizer))
+        self._handle = register_optimizer_step_post_hook(Hook(lambda optimizer, *_: self._after_step(optimizer)))
         replace, uses = self._patches.replace, self._uses
         when_imported({keras_optimizer.MODULE: lambda module: keras_optimizer.tell_updates(module, replace, self._after_step)})
         if "loader" in uses or self._control:
@@ -141,8 +141,8 @@ class Injector:
         looks = self._control and self.context.step == 1
         if self._at_model() or self._due("output") or looks:
             for module in (self.context.model, *self.context.called_modules()):
-                self._hooked.append(module.register_forward_pre_hook(self._inputs, prepend=True, with_kwargs=True))
-                self._hooked.append(module.register_forward_hook(self._output))
+                self._hooked.append(module.register_forward_pre_hook(Hook(self._inputs), prepend=True, with_kwargs=True))
+                self._hooked.append(module.register_forward_hook(Hook(self._output)))
 
     def _at_model(self) -> list[Live]:
         """Faults in batches that happen to what the model is fed: there is no loader, or its batches have no such values."""

@@ -83,7 +83,7 @@ def resumes_by_itself(loads: Loads, optimizer: Any, made: int = 0) -> bool:
     if loads.has_loaded(optimizer) or _updates_in(optimizer) > made:
         return True
     restart = restarted()
-    parameters = parameters_of(optimizer) if isinstance(optimizer, torch.optim.Optimizer) else []
+    parameters = parameters_of(optimizer) if hasattr(optimizer, "param_groups") else []
     return restart is not None and any(path in restart.saved for path in loads.files_of(parameters))
 
 

@@ -68,16 +68,25 @@ def _parts(thing: Any) -> list[tuple[Any, Any]]:
 
 
 def is_state(thing: Any) -> bool:
-    """Whether it looks like the state of something: nested, or with names such as `fc.weight`; a sample has neither."""
+    """Whether it looks like the state of something: nested, or with names such as `fc.weight`; a sample has neither. A trainer
+    may also be saved as a whole.
+    """
     if isinstance(thing, (nn.Module, torch.optim.Optimizer)):
         return True
     if isinstance(thing, (list, tuple)):
-        return any(isinstance(part, dict) and is_state(part) for part in thing[:_FEW])
+        return any(isinstance(part, (dict, nn.Module, torch.optim.Optimizer)) and is_state(part) for part in thing[:_FEW])
     if not isinstance(thing, dict):
-        return False
+        return bool(models_of_trainer(thing))
     names = [name for name, value in dict.items(thing) if isinstance(value, torch.Tensor)]
     dotted = any(isinstance(name, str) and ("." in name or name in ("weight", "bias")) for name in names)
-    return dotted or any(isinstance(value, (dict, nn.Module)) for value in dict.values(thing))
+    return dotted or any(isinstance(value, (dict, nn.Module)) or models_of_trainer(value) for value in dict.values(thing))
+
+
+def models_of_trainer(thing: Any) -> list[nn.Module]:
+    """The models of an object that has an optimizer too (dill may have loaded it with a class of its own); none of any other."""
+    parts = [part for _, part in _parts(thing)] if not isinstance(thing, (dict, list, tuple, *_CLOSED)) else []
+    has_optimizer = any("param_groups" in getattr(part, "__dict__", ()) for part in parts)
+    return [part for part in parts if has_optimizer and isinstance(part, nn.Module)]
 
 
 def bad_tensors(thing: Any) -> list[Bad]:

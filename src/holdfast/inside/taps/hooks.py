@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +17,7 @@ from holdfast.inside.observers.modules import without_hooks
 from holdfast.inside.runtime import Runtime
 from holdfast.inside.shield import Shield
 from holdfast.inside.taps.collectives import BACKWARD, Collectives
-from holdfast.inside.taps.registry import Taps
+from holdfast.inside.taps.registry import Hook, Taps, around
 from holdfast.signals.pulse import LOADING
 
 Optimizer = torch.optim.Optimizer
@@ -29,15 +27,6 @@ _CUDA_BUILT = bool(torch.backends.cuda.is_built())  # type: ignore[no-untyped-ca
 _cuda: Any = torch.cuda
 _capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None) or _cuda.is_current_stream_capturing
 _TIME_BACKWARD_EVERY = 2  # steps
-
-
-class _Hook(functools.partial[Any]):
-    """A hook in one of torch's global tables. A script that pickles with dill saves those tables too, with the functions that use
-    them: there it becomes a function that takes anything and does nothing, with Holdfast and without.
-    """
-
-    def __reduce__(self) -> Any:
-        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class Hooks:
@@ -58,11 +47,11 @@ class Hooks:
     def install(self) -> None:
         """Install everything."""
         registry, wrap = self.runtime.registry, self._taps.wrap
-        self._handles.append(register_optimizer_step_pre_hook(_Hook(self._before_step)))
-        self._handles.append(register_optimizer_step_post_hook(_Hook(self._after_step)))
-        self._handles.append(register_module_parameter_registration_hook(_Hook(registry.note_module)))
-        self._handles.append(register_module_module_registration_hook(_Hook(registry.note_module)))
-        wrap("torch.optim.Optimizer.__init__", registry.noting)
+        self._handles.append(register_optimizer_step_pre_hook(Hook(self._before_step)))
+        self._handles.append(register_optimizer_step_post_hook(Hook(self._after_step)))
+        self._handles.append(register_module_parameter_registration_hook(Hook(registry.note_module)))
+        self._handles.append(register_module_module_registration_hook(Hook(registry.note_module)))
+        wrap("torch.optim.Optimizer.__init__", lambda original: around(original, registry.note_optimizer))
         wrap("torch.autograd.backward", self._backward)
         wrap("torch.autograd.grad", self._before_call(self.runtime.gradients_computed))
         wrap("torch.amp.GradScaler.scale", self._scale)

@@ -20,11 +20,11 @@ import torch
 from torch import nn
 from torch.utils.data import get_worker_info
 
-from holdfast.inside.gradients.non_finite import is_state, tensors_in
+from holdfast.inside.gradients.non_finite import is_state, models_of_trainer, tensors_in
 from holdfast.inside.observers.checkpoint_log import CheckpointLog
 from holdfast.inside.observers.heartbeat import HEARTBEAT
 from holdfast.inside.shield import Shield
-from holdfast.inside.taps.registry import Taps
+from holdfast.inside.taps.registry import Taps, around
 from holdfast.signals.lineage import whole_path
 from holdfast.signals.pulse import LOADING
 
@@ -83,14 +83,7 @@ class Loads:
             return load
 
         def wrap_load_state_dict(original: Callable[..., Any]) -> Callable[..., Any]:
-            def load_state_dict(target: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-                changes = _changes(target, state_dict)
-                result = original(target, state_dict, *args, **kwargs)
-                if changes:
-                    on_object(target, state_dict)
-                return result
-
-            return load_state_dict
+            return around(original, on_object, shield(_changes))
 
         taps.wrap("torch.load", wrap_load)
         taps.wrap("torch.serialization.load", lambda _: torch.load)  # one object: pickle finds it under this name
@@ -101,7 +94,7 @@ class Loads:
 
     def file_read(self, file: Any, content: Any, start: float) -> None:
         """Remember a file that `torch.load` has read, if it holds a state."""
-        if not isinstance(content, (dict, nn.Module)) or get_worker_info() is not None:
+        if get_worker_info() is not None:
             return
         path = _path_of(file)
         if path is not None and is_state(content):
@@ -120,8 +113,10 @@ class Loads:
         source = self._source_of(state_dict)
         self.modules.append(ModuleLoad(weakref.ref(module), source, frozenset(missing), len(unexpected)))
 
-    def object_loaded(self, target: Any, state_dict: Any) -> None:
-        """Remember a `load_state_dict` of an optimizer or a gradient scaler."""
+    def object_loaded(self, changes: bool, target: Any, state_dict: Any, *_args: Any) -> None:
+        """Remember a `load_state_dict` of an optimizer or a gradient scaler, if it changes anything."""
+        if not changes:
+            return
         if len(self._objects) >= _MAX_LOADS:
             self._objects = {key: entry for key, entry in self._objects.items() if entry[0]() is not None}
         if len(self._objects) < _MAX_LOADS:
@@ -199,4 +194,5 @@ def _path_of(file: Any) -> str | None:
 
 def _sample_tensors(content: Any) -> Iterable[torch.Tensor]:
     parts = dict.values(content) if isinstance(content, dict) else [content]
+    parts = [model for part in parts for model in models_of_trainer(part) or [part]]
     return (tensor for part in parts for _, tensor in islice(tensors_in(part), _TENSORS_PER_PART))

@@ -6,14 +6,14 @@ with a live process.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import operator
 import pkgutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import MethodType
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -72,21 +72,30 @@ TAPS = (
 _LISTED = frozenset(tap.target for tap in TAPS)
 
 
-class _OptimizerMethod:
-    """A wrapped method that pickles as the original: dill saves an optimizer with its class, whose module torch hides."""
-
-    def __init__(self, wrapper: Callable[..., Any]) -> None:
-        functools.update_wrapper(self, wrapper)
-        self.__wrapped__, self._wrapper = wrapper.__wrapped__, wrapper  # type: ignore[attr-defined]
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else MethodType(self._wrapper, instance)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._wrapper(*args, **kwargs)
+class Hook(functools.partial[Any]):
+    """What stands in torch's own tables and classes. A script that pickles with dill takes those along: there it becomes a
+    function that takes anything and does nothing, with Holdfast and without.
+    """
 
     def __reduce__(self) -> Any:
-        return operator.itemgetter(0), ((self.__wrapped__,),)
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+def around(
+    original: Callable[..., Any], after: Callable[..., None], before: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """A wrapper that dill can pickle: a plain function without globals, that refers to hooks alone. `after` gets what `before`
+    returned, and the arguments.
+    """
+    first, then = None if before is None else Hook(before), Hook(after)
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        seen = None if first is None else first(*args, **kwargs)
+        result = original(*args, **kwargs)
+        then(seen, *args, **kwargs)
+        return result
+
+    return FunctionType(wrapper.__code__, {}, closure=wrapper.__closure__)
 
 
 class Patches:
@@ -105,8 +114,6 @@ class Patches:
             if hasattr(original, attribute):
                 setattr(wrapper, attribute, getattr(original, attribute))
         wrapper.__wrapped__ = original
-        if owner is torch.optim.Optimizer:
-            wrapper = _OptimizerMethod(wrapper)
         _compile_as(original, wrapper)
         setattr(owner, name, wrapper)
         self._undo.append((owner, name, original, wrapper))
