@@ -76,7 +76,8 @@ def _mismatch(finding: Finding) -> str:
     evidence = finding.evidence
     here = f"mean {evidence['mean']:.3g}, std {evidence['deviation']:.3g}"
     there = f"mean {evidence['held_out_mean']:.3g}, std {evidence['held_out_deviation']:.3g}"
-    return f"training inputs have {here}; held-out inputs {there} (field {evidence['field']})"
+    field = f" (field {evidence['field']})" if evidence["field"] else ""  # a batch that is one tensor has no fields
+    return f"training inputs have {here}; held-out inputs {there}{field}"
 
 
 def _leak(finding: Finding) -> str:

@@ -58,6 +58,15 @@ def test_held_out_inputs_of_another_scale_are_a_mismatch(held_out: dict[str, Any
     assert found is not None and found.severity == "warning" and found.evidence["field"] == "0"
 
 
+@every_case(("held_out", "expected"), [({"mean": 117.0}, True), ({"mean": 2.5}, False), ({"deviation": 255.0}, True), ({}, False)])
+def test_the_only_evaluation_of_a_run_that_is_over_must_be_far_off(held_out: dict[str, float], expected: bool) -> None:
+    run = looked_at()
+    look(run, 81, "val", 1, **held_out)
+    assert preprocessing_mismatch(run) is None, "there may be more"
+    run.ended = True
+    assert (preprocessing_mismatch(run) is not None) == expected
+
+
 @every_case("held_out", [{}, {"deviation": 0.7}, {"deviation": 1.6, "mean": 0.5}, {"mean": -1.2}, {"deviation": 0.0}])
 def test_augmentation_and_a_shift_of_the_data_are_no_mismatch(held_out: dict[str, Any]) -> None:
     assert preprocessing_mismatch(looked_at(held_out)) is None

@@ -10,20 +10,30 @@ from holdfast.signals.run_view import InputSample, RunView
 
 
 def preprocessing_mismatch(
-    run: RunView, *, times: float = 3.0, shift: float = 2.0, beyond: float = 1.5, samples: int = 3, held_out: int = 2
+    run: RunView,
+    *,
+    times: float = 3.0,
+    shift: float = 2.0,
+    beyond: float = 1.5,
+    samples: int = 3,
+    held_out: int = 2,
+    far: float = 5.0,
 ) -> Finding | None:
     """The deviation of held-out inputs is `times` that of the training or a part of it, or their mean is `shift` away.
 
     It holds at each of the last evaluations, and stands clear (`beyond` times) of every batch to learn from: data with long
-    tails scatters by itself. Augmentation changes the deviation by a third at most.
+    tails scatters by itself. Augmentation changes the deviation by a third at most. A run that is over and has evaluated only
+    once must differ `far` more.
     """
     learned, held = fields_of(of_split(run, "train")), fields_of(of_split(run, "val"))
     for name, here in learned.items():
         there = held.get(name, [])
         evaluations = sorted({one.step for one in there})
-        if len(here) < samples or len(evaluations) < held_out or name == label_field(learned):
+        is_only = run.ended and len(evaluations) == 1 < held_out
+        if len(here) < samples or (len(evaluations) < held_out and not is_only) or name == label_field(learned):
             continue
-        if all(_differs(here, one, times, shift, beyond) for one in there if one.step in evaluations[-4:]):
+        least = far if is_only else 1.0
+        if all(_differs(here, one, least * times, least * shift, beyond) for one in there if one.step in evaluations[-4:]):
             return _finding(run, name, here, there)
     return None
 
