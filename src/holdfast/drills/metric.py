@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,7 @@ from holdfast.signals.view import measured
 
 LAST_LOSSES = "train loss"
 _ALL = 1 << 40
+_SEVERAL_GUESSES = re.compile(r"(?:top|acc|accuracy|hits?)[-_@ ]?(?:[2-9]|\d\d)", re.IGNORECASE)
 _FIRST = 5  # losses, of which the median is what a training began with
 _CHANCE = 1e-4  # of the first loss: what is less tells nothing
 _LAST = 20  # losses, or as many as a twentieth of the run
@@ -40,7 +42,8 @@ def metric_of(run: RunFolder | None, output: str, name: str | None = None) -> Me
     """The last value of the metric of that name; without a name, of the best that there is.
 
     What is better when it is high (an accuracy) says most: evaluated, or else printed. Then a held-out loss, then what was
-    learned from. What is evaluated again and again comes before what is said once, at the end.
+    learned from. What is evaluated again and again comes before what is said once, at the end; an accuracy of the first guess
+    before one of the first five.
     """
     recording = _last(run)
     evaluated = list(_evaluated(recording)) if recording is not None else []
@@ -68,7 +71,7 @@ def _chosen(printed: list[Measured], evaluated: list[Measured], name: str | None
         [metric for metric in (*printed, *evaluated) if _held_out(metric)],
     ):
         if candidates:
-            return max(reversed(candidates), key=lambda metric: metric.times)
+            return max(reversed(candidates), key=lambda metric: (metric.times, not _SEVERAL_GUESSES.search(metric.name)))
     return None
 
 

@@ -58,7 +58,9 @@ def test_held_out_inputs_of_another_scale_are_a_mismatch(held_out: dict[str, Any
     assert found is not None and found.severity == "warning" and found.evidence["field"] == "0"
 
 
-@every_case(("held_out", "expected"), [({"mean": 117.0}, True), ({"mean": 2.5}, False), ({"deviation": 255.0}, True), ({}, False)])
+@every_case(
+    ("held_out", "expected"), [({"mean": 117.0}, True), ({"mean": 2.5}, False), ({"deviation": 255.0}, True), ({}, False)]
+)
 def test_the_only_evaluation_of_a_run_that_is_over_must_be_far_off(held_out: dict[str, float], expected: bool) -> None:
     run = looked_at()
     look(run, 81, "val", 1, **held_out)

@@ -16,13 +16,14 @@ from holdfast.drills.metric import metric_of, rise_of_loss
         ("epoch 1 loss 0.5 accuracy 0.80\nepoch 2 loss 0.4 accuracy 0.91\n", "accuracy", 0.91),
         ('{"accuracy": 0.97}\n', "accuracy", 0.97),
         ("validation loss 0.315, accuracy 0.922\n", "accuracy", 0.922),
+        ("test_acc1 91.2 test_acc5 99.7\n", "acc1", 91.2),
         ("train loss 0.3\nval loss 0.4\ntrain loss 0.2\n", "val loss", 0.4),
     ],
 )
 def test_of_what_was_printed_the_last_number_that_says_most_is_taken(output: str, name: str, value: float) -> None:
     found = metric_of(None, output)
     assert found is not None and found.name.endswith(name) and found.value == value
-    assert found.higher is ("accuracy" in name)
+    assert found.higher is ("acc" in name)
 
 
 def test_the_name_that_was_asked_for_wins() -> None:
