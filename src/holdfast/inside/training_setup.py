@@ -172,7 +172,9 @@ def _which(process: Process, scope: Scope, optimizer: Optimizer, rows: Sequence[
 
     loss = rows[0][1].loss if rows else process.losses.total()
     loss = own_values(loss) if isinstance(loss, torch.Tensor) else loss
-    return which_training(scope.run, current_rank(), None if loss is None else float(loss), optimizer.param_groups[0])
+    loss = None if loss is None else float(loss)
+    unpickled = process.loads.has_unpickled(parameters_of(optimizer))
+    return which_training(scope.run, current_rank(), loss, optimizer.param_groups[0], unpickled=unpickled)
 
 
 def _open_recorder(scope: Scope, which: WhichTraining | None) -> Recorder:

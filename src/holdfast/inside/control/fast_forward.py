@@ -63,7 +63,7 @@ def start_fast_forward(
     newest = _newest_kept(folder, restart)
     if control is None or which is None or restart.catch_up == "never":
         return None
-    resumes = resumes_by_itself(loads, optimizer, training.steps_before)
+    resumes = which.is_from_pickle or resumes_by_itself(loads, optimizer, training.steps_before)
     if not which.is_known and len(which.others) > which.place and not resumes:
         _say("this training starts from scratch: its first loss is that of none before the restart (are all seeds set?)")
     if newest <= training.steps_before:

@@ -29,11 +29,17 @@ class WhichTraining:
     place: int = 0  # how many trainings its attempt began before
     is_known: bool = False  # an earlier attempt has trained it
     others: tuple[str, ...] = ()  # the folders of all that earlier attempts have trained
+    is_from_pickle: bool = False  # its weights were unpickled, which those of the first attempt were not: the script resumes
     facts: dict[str, Any] = field(default_factory=dict)
 
 
-def which_training(run: RunFolder, rank: int, loss: float | None, settings: dict[str, Any]) -> WhichTraining:
-    """Tell by the loss of its first step and the settings of its optimizer, those of a parameter group."""
+def which_training(
+    run: RunFolder, rank: int, loss: float | None, settings: dict[str, Any], *, unpickled: bool = False
+) -> WhichTraining:
+    """Tell by the loss of its first step and the settings of its optimizer, those of a parameter group.
+
+    `unpickled`: its weights came from a pickle. A script that fine-tunes may always begin so.
+    """
     attempt, restarts = int(os.environ.get("HOLDFAST_ATTEMPT") or 1), int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
     now, before = list[dict[str, Any]](), dict[str, dict[str, Any]]()
     for recording in run.recordings():
@@ -51,7 +57,9 @@ def which_training(run: RunFolder, rank: int, loss: float | None, settings: dict
         alike = free
     known = next((info for info in alike if info.get("place") == place), alike[0] if len(alike) == 1 else None)
     folder = str(known[_FOLDER]) if known is not None else _free_folder(place, {*before, *used})
-    return WhichTraining(folder, place, known is not None, tuple(before), {**facts, _FOLDER: folder})
+    first = unpickled if known is None else bool(known.get("unpickled"))
+    facts |= {_FOLDER: folder, "unpickled": first}
+    return WhichTraining(folder, place, known is not None, tuple(before), unpickled and not first, facts)
 
 
 def _info_of(recording: Recording) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class Hooks:
         wrap("torch.nn.Module.__getstate__", self._getstate)
         wrap("torch.nn.Module.load_state_dict", self._load_state_dict)
         self.runtime.saves.install(self._taps, self._shield)
-        self.runtime.loads.install(self._taps, self._shield)
+        self.runtime.loads.install(self._taps, self._shield, heals=any(scope.policy.heals for scope in self.runtime.scopes))
         self.guards = any(scope.policy.acts for scope in self.runtime.scopes)
         if self.guards:
             self.runtime.feeds.keep_batches().install(self._taps)

@@ -31,6 +31,7 @@ from holdfast.signals.pulse import LOADING
 _MAX_FILES, _MAX_LOADS = 32, 64  # remembered files, and `load_state_dict` calls before the first step
 _TENSORS_PER_FILE, _TENSORS_PER_PART = 512, 32  # remembered, to recognise a file by its tensors
 _COMPARED_TENSORS = 16  # of a state dict
+_UNPICKLED = 4096
 _SEARCHED_PARAMETERS = 4  # of an optimizer, to find the file that a pickled model came from
 _ERROR_LENGTH = 200  # characters
 
@@ -62,10 +63,13 @@ class Loads:
         self._log = checkpoint_log
         self._files: deque[LoadedFile] = deque(maxlen=_MAX_FILES)
         self.modules: deque[ModuleLoad] = deque(maxlen=_MAX_LOADS)
+        self._unpickled: deque[weakref.ref[torch.Tensor]] = deque(maxlen=_UNPICKLED)  # parameters from a pickle
         self._objects: dict[int, tuple[weakref.ref[Any], LoadedFile | None]] = {}  # optimizers and scalers
 
-    def install(self, taps: Taps, shield: Shield) -> None:
-        """Wrap the load functions; hooks.py wraps `Module.load_state_dict`, which the guard needs too."""
+    def install(self, taps: Taps, shield: Shield, *, heals: bool) -> None:
+        """Wrap the load functions; hooks.py wraps `Module.load_state_dict`, which the guard needs too. `heals`: the script may be
+        restarted, and resume by itself.
+        """
         on_file, on_error, on_object = shield(self.file_read), shield(self.file_unreadable), shield(self.object_loaded)
 
         def wrap_load(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,10 +89,21 @@ class Loads:
         def wrap_load_state_dict(original: Callable[..., Any]) -> Callable[..., Any]:
             return around(original, on_object, shield(_changes))
 
+        if heals:
+            for name in ("_rebuild_parameter", "_rebuild_parameter_with_state"):
+                taps.wrap(f"torch._utils.{name}", self._noting_unpickled)
         taps.wrap("torch.load", wrap_load)
         taps.wrap("torch.serialization.load", lambda _: torch.load)  # one object: pickle finds it under this name
         taps.wrap("torch.optim.Optimizer.load_state_dict", wrap_load_state_dict)
         taps.wrap("torch.amp.GradScaler.load_state_dict", wrap_load_state_dict)
+
+    def _noting_unpickled(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def rebuild(*args: Any) -> Any:
+            parameter = original(*args)
+            self._unpickled.append(weakref.ref(parameter))
+            return parameter
+
+        return rebuild
 
     # Events
 
@@ -128,6 +143,12 @@ class Loads:
         """Whether this optimizer or scaler got a state."""
         entry = self._objects.get(id(target))
         return entry is not None and entry[0]() is target
+
+    def has_unpickled(self, parameters: Sequence[torch.Tensor]) -> bool:
+        """Whether one of these came from a pickle, however it was read."""
+        own = {id(parameter): parameter for parameter in parameters}
+        unpickled = [parameter for reference in self._unpickled if (parameter := reference()) is not None]
+        return any(own.get(id(parameter)) is parameter for parameter in unpickled)
 
     def file_of(self, target: Any) -> LoadedFile | None:
         """The file that the state of this optimizer or scaler came from."""

@@ -67,6 +67,8 @@ TAPS = (
     Tap("torch.optim.swa_utils.AveragedModel.update_parameters", "nothing: keeps a skipped update out of the average", GUARD),
     Tap("os.replace", "keeps good checkpoints from being replaced", f"{GUARD}: after a save with NaN, or a restart"),
     Tap("os.rename", "keeps good checkpoints from being replaced", f"{GUARD}: after a save with NaN, or a restart"),
+    Tap("torch._utils._rebuild_parameter", "whether weights were unpickled", "`heal`"),
+    Tap("torch._utils._rebuild_parameter_with_state", "whether weights were unpickled", "`heal`"),
     Tap("torch.utils.data.DataLoader.__init__", "nothing: caps `num_workers`", "`heal`, after running out of host memory"),
 )
 _LISTED = frozenset(tap.target for tap in TAPS)

@@ -64,3 +64,23 @@ def test_trials_with_the_same_first_loss_differ_by_the_settings_of_the_optimizer
 def test_a_fold_may_have_the_same_first_loss_as_another(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = [begin(run, 1, 2.0, monkeypatch).folder for _ in range(3)]
     assert [begin(run, 2, 2.0, monkeypatch).folder for _ in range(3)] == folders
+
+
+def test_weights_from_a_pickle_tell_of_a_resume_if_the_first_attempt_had_others(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begin_with(attempt: int, *, unpickled: bool) -> bool:
+        monkeypatch.setenv("HOLDFAST_ATTEMPT", str(attempt))
+        which = which_training(run, 0, 2.0, ADAM, unpickled=unpickled)
+        Recorder.start(run, 0, 1, which.facts).close()
+        return which.is_from_pickle
+
+    found = [begin_with(attempt, unpickled=attempt > 1) for attempt in (1, 2, 3)]
+    assert found == [False, True, True]
+    other = RunFolder.create(run.path.parent, "b")
+    monkeypatch.setattr("holdfast.inside.control.which_training._infos", {})
+    for attempt in (1, 2):
+        monkeypatch.setenv("HOLDFAST_ATTEMPT", str(attempt))
+        which = which_training(other, 0, 2.0, ADAM, unpickled=True)
+        Recorder.start(other, 0, 1, which.facts).close()
+        assert not which.is_from_pickle, "it fine-tunes a model that was pickled whole"
