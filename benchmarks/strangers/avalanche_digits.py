@@ -25,7 +25,7 @@ from avalanche.training.supervised import Naive
 
 PACKAGE = "avalanche"
 PIP = "avalanche-lib"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 

@@ -9,7 +9,7 @@ from deepod.metrics import auc_pr, auc_roc, point_adjustment
 from deepod.models.time_series import TcnED
 
 PACKAGE = "deepod"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 folder = Path(sys.argv[1])

@@ -17,7 +17,7 @@ from denoising_diffusion_pytorch import GaussianDiffusion, Trainer, Unet
 
 PACKAGE = "denoising_diffusion_pytorch"
 PIP = "denoising-diffusion-pytorch"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 folder = Path(sys.argv[1])

@@ -14,7 +14,7 @@ from neurodiffeq.solvers import Solver2D
 from torch import nn
 
 PACKAGE = "neurodiffeq"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 

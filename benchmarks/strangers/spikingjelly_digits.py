@@ -20,7 +20,7 @@ from spikingjelly.activation_based.examples.common import train_classify
 from spikingjelly.logger import logger
 
 PACKAGE = "spikingjelly"
-HALF = "score"
+HALF = "build"
 ARGUMENTS = "{folder}"  # of each run's own
 
 

@@ -2,7 +2,8 @@
 
 After several backward passes without an optimizer step the values of tensors with gradients are compared. If they have changed,
 the script updates them itself, and from then on each backward pass counts as a step. Keras and fastai have optimizers of their
-own: where one of them is imported, its optimizer is searched for at the first backward pass, and tells the learning rate.
+own: where one of them is imported, its optimizer is searched for at the first backward pass, and tells the learning rate. An
+optimizer that dill has loaded has a copy of torch's class, which no hook of torch's reaches.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from holdfast.state.parameters import parameters_of
 
 FIRST_LOOK, LOOK_AFTER_STEPS = 8, 1024  # backward passes without an optimizer step before a search; then at every doubling
 PACKAGES = ("keras", "fastai")  # with optimizers of their own
+_COPIES_CLASSES = "dill"
 _MAX_TENSORS, _MAX_VALUES = 8, 1024  # compared
 
 
@@ -28,7 +30,12 @@ class ManualUpdates:
     def __init__(self, parameters: list[torch.Tensor], optimizer: Any = None) -> None:
         self._parameters = [weakref.ref(parameter) for parameter in parameters]
         self._optimizer = weakref.ref(optimizer) if optimizer is not None else None  # not of torch
-        self.state: dict[Any, Any] = {}
+
+    @property
+    def state(self) -> dict[Any, Any]:
+        """What the optimizer keeps for each parameter, if it does as torch's do."""
+        state = getattr(self._optimizer(), "state", None) if self._optimizer is not None else None
+        return state if isinstance(state, dict) else {}
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -67,13 +74,17 @@ def _tensors_with_gradient() -> list[torch.Tensor]:
 
 
 def _other_optimizer(parameters: list[torch.Tensor]) -> Any:
-    """The optimizer of Keras or fastai that updates some of these, if there is one and none of torch's does."""
+    """The optimizer of Keras or fastai, or the copy of one of torch's, that updates some of these, if none of torch's does."""
     updated, optimizer = {id(parameter) for parameter in parameters}, None
-    for obj in gc.get_objects() if not sys.modules.keys().isdisjoint(PACKAGES) else ():
+    for obj in gc.get_objects() if not sys.modules.keys().isdisjoint((*PACKAGES, _COPIES_CLASSES)) else ():
         package = str(type(obj).__module__).partition(".")[0]
         if package in PACKAGES and hasattr(type(obj), "apply_gradients"):
             owned = [variable.value for variable in getattr(obj, "_trainable_variables", ())]
-        elif isinstance(obj, torch.optim.Optimizer) or (package in PACKAGES and hasattr(type(obj), "param_groups")):
+        elif (
+            isinstance(obj, torch.optim.Optimizer)
+            or (package in PACKAGES and hasattr(type(obj), "param_groups"))
+            or (package == "torch" and "param_groups" in getattr(obj, "__dict__", ()))
+        ):
             owned = parameters_of(obj)
         else:
             continue

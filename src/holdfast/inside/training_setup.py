@@ -191,7 +191,8 @@ def _make_training(process: Process, scope: Scope, recorder: Recorder, feed: Dat
     meeting, thinned = MEETING if world_size() > 1 else 0, recorder.thinning is not None
     budget = Budget(fraction=scope.budget, always_done=scope.always_done, meeting=meeting, meetings_only=thinned)
     loads, by_hand = process.loads, not isinstance(optimizer, Optimizer)
-    loaded = step_loaded(loads.paths, optimizer, resumes=resumes_by_itself(loads, optimizer))
+    made = process.thread.backwards - 1 if by_hand else 0
+    loaded = step_loaded(loads.paths, optimizer, resumes=resumes_by_itself(loads, optimizer, made), made=made)
     first = 0 if scope.trainings else scope.first_step or loaded
     training = Training(recorder, losses=process.losses, loader=feed.loader, memory=process.memory, budget=budget, first=first)
     if scope.policy.acts:

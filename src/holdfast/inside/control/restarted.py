@@ -87,12 +87,12 @@ def resumes_by_itself(loads: Loads, optimizer: Any, made: int = 0) -> bool:
     return restart is not None and any(path in restart.saved for path in loads.files_of(parameters))
 
 
-def step_loaded(paths: Sequence[str], optimizer: Any, *, resumes: bool) -> int:
+def step_loaded(paths: Sequence[str], optimizer: Any, *, resumes: bool, made: int = 0) -> int:
     """The step that a restarted script resumes from, if it loaded the chosen checkpoint or one that it saved earlier; else 0.
 
     `resumes`: by itself, so it is not fast-forwarded to the step of Holdfast's own checkpoint. From a file that
     is not known, the optimizer's state may show it: Adam and its like count their updates. A count beyond all that the attempts
-    before have made is of another training, such as a pre-training.
+    before have made is of another training, such as a pre-training. `made`: of those, in this process.
     """
     restart = restarted()
     if restart is None:
@@ -100,12 +100,13 @@ def step_loaded(paths: Sequence[str], optimizer: Any, *, resumes: bool) -> int:
     if restart.loaded_by_script(paths):
         return restart.step or 0
     steps = (restart.saved.get(path) for path in reversed(paths) if restart.kept is None or resumes)
-    own = _updates_in(optimizer) if resumes else 0
+    own = max(0, _updates_in(optimizer) - made) if resumes else 0
     return next((step for step in steps if step), own if own <= restart.reached else 0)
 
 
 def _updates_in(optimizer: Any) -> int:
-    states = islice(optimizer.state.values(), _STATES) if isinstance(optimizer, torch.optim.Optimizer) else ()
+    held = getattr(optimizer, "state", None)
+    states = [state for state in islice(held.values(), _STATES) if isinstance(state, dict)] if isinstance(held, dict) else ()
     counts = [torch.as_tensor(count) for state in states if isinstance(count := state.get("step"), (int, float, torch.Tensor))]
     return max((int(count) for count in counts if count.numel() == 1), default=0)
 

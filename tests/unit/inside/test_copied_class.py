@@ -1,0 +1,29 @@
+"""An optimizer that dill has loaded has a copy of torch's class, which no hook reaches: its steps are recorded all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import dill
+import torch
+from torch import nn
+
+from holdfast.inside.arm import armed
+from holdfast.signals.run_folder import RunFolder
+
+
+def test_the_steps_and_the_learning_rate_of_an_optimizer_with_a_copied_class(run: Callable[..., RunFolder]) -> None:
+    run("observe")
+    made = nn.Linear(4, 1)
+    model, optimizer = dill.loads(dill.dumps((made, torch.optim.Adam(made.parameters(), lr=0.25)), recurse=True))
+    assert not isinstance(optimizer, torch.optim.Optimizer)
+    for _ in range(20):
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    (training,) = armed().runtime.trainings
+    main = training.main_optimizer()
+    assert main is not None and main.param_groups[0]["lr"] == 0.25
+    assert max(state["step"] for state in main.state.values()) == 20
+    armed().close_all()
+    assert training.step == 20
