@@ -9,11 +9,14 @@ import torch
 from torch import nn
 
 from holdfast.inside.arm import armed
+from holdfast.inside.manual_updates import FIRST_LOOK
 from holdfast.signals.run_folder import RunFolder
 
 
 def test_the_steps_and_the_learning_rate_of_an_optimizer_with_a_copied_class(run: Callable[..., RunFolder]) -> None:
     run("observe")
+    thread = armed().runtime.thread
+    thread.backwards, thread.look_at = 0, FIRST_LOOK  # as in a process that has just started
     made = nn.Linear(4, 1)
     model, optimizer = dill.loads(dill.dumps((made, torch.optim.Adam(made.parameters(), lr=0.25)), recurse=True))
     assert not isinstance(optimizer, torch.optim.Optimizer)
