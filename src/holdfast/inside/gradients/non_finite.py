@@ -62,9 +62,20 @@ def _parts(thing: Any) -> list[tuple[Any, Any]]:
     if isinstance(thing, (list, tuple)):
         return list(enumerate(thing))
     try:
-        return list(vars(thing).items()) if not callable(thing) else []
+        return (_trained_parts(thing) or list(vars(thing).items())) if not callable(thing) else []
     except TypeError:
         return []
+
+
+def _trained_parts(thing: Any) -> list[tuple[str, Any]]:
+    """The models and optimizers of an object that has both: the rest of a trainer may be all of its data, and itself again.
+
+    An optimizer is known by its groups: dill loads it with another class.
+    """
+    parts = list(getattr(thing, "__dict__", {}).items())
+    models = [pair for pair in parts if isinstance(pair[1], nn.Module)]
+    optimizers = [pair for pair in parts if "param_groups" in getattr(pair[1], "__dict__", ())]
+    return [*models, *optimizers] if models and optimizers else []
 
 
 def is_state(thing: Any) -> bool:
@@ -83,10 +94,8 @@ def is_state(thing: Any) -> bool:
 
 
 def models_of_trainer(thing: Any) -> list[nn.Module]:
-    """The models of an object that has an optimizer too (dill may have loaded it with a class of its own); none of any other."""
-    parts = [part for _, part in _parts(thing)] if not isinstance(thing, (dict, list, tuple, *_CLOSED)) else []
-    has_optimizer = any("param_groups" in getattr(part, "__dict__", ()) for part in parts)
-    return [part for part in parts if has_optimizer and isinstance(part, nn.Module)]
+    """The models of an object that has an optimizer too; none of any other."""
+    return [part for _, part in _trained_parts(thing) if isinstance(part, nn.Module)]
 
 
 def bad_tensors(thing: Any) -> list[Bad]:

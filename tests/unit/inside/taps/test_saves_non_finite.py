@@ -158,3 +158,24 @@ def test_nan_is_found_in_every_kind_of_number_and_place(dtype: torch.dtype) -> N
 
 def test_minus_infinity_in_a_weight_is_no_mask() -> None:
     assert [one.inf for one in bad_tensors({"a.weight": torch.full((3, 3), -math.inf)})] == [9]
+
+
+class Whole:
+    """A trainer that is saved as it is: with itself, and with data in which NaN stands for a missing value."""
+
+    def __init__(self, model: Any, optimizer: Any) -> None:
+        self.callbacks, self.data = [self], {"table": torch.full((4, 4), math.nan)}
+        self.model, self.optimizer = model, optimizer
+
+
+def test_of_a_trainer_that_is_saved_as_a_whole_the_model_must_be_finite(run: Any) -> None:
+    folder, (model, optimizer) = run("guard"), made()
+    train(model, optimizer, 2)
+    trainer = Whole(model, optimizer)
+    torch.save({"trainer": trainer, "epoch": 1}, "best.pt")
+    good = Path("best.pt").read_bytes()
+    assert findings(folder) == [] and [row["event"] for row in checkpoints(folder)] == ["saved"]
+    spoil(model)
+    torch.save({"trainer": trainer, "epoch": 2}, "best.pt")
+    assert Path("best.pt").read_bytes() == good
+    assert [bad["name"] for bad in findings(folder)[0]["evidence"]["tensors"]] == ["trainer.model.0.weight"]
