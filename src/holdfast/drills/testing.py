@@ -74,6 +74,6 @@ def _control(training: Training, policy: str, seed: int) -> Trial:
     if key not in _controls:
         with tempfile.TemporaryDirectory(prefix="holdfast-drill-", ignore_cleanup_errors=True) as place:
             trial = run_trial(training, (), policy=policy, seed=seed, folder=Path(place) / "control", seconds=_CONTROL_SECONDS)
-        check_control(trial)
+            check_control(trial)  # it reads what the run has left there
         _controls[key] = trial
     return _controls[key]
