@@ -241,7 +241,7 @@ class Training(Members):
         if not self._zero_grad_check.is_decided and self._zero_grad_check.after(parameters_of(optimizer), self.losses.calls):
             self.recorder.run_later(partial(report_not_zeroed, self.recorder, self.step))
         times = self._times() if self.sampler.running else None
-        now, clock = time.perf_counter(), time.time()  # together: the pauses between steps are told from both
+        now, clock = time.perf_counter(), time.time()  # one moment: a pause between two steps shows in their difference
         row = self._newest_row = self._row(now, clock, skipped)
         if self._holding:
             self._hold(member, row, now)

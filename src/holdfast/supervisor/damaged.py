@@ -45,7 +45,7 @@ def damage_found_loading(run: RunFolder, finding: Finding, *, since: float) -> F
     trouble = _trouble(path) if path is not None and _size(path) <= _BYTES else None
     if path is None or trouble is None:
         return finding
-    evidence = {key: value for key, value in finding.evidence.items() if key not in ("known_text", "known_line")}
+    evidence = {key: value for key, value in finding.evidence.items() if key != "known_text"}
     evidence |= {"path": str(path), "why": trouble, **({"checksum": "differs"} if _was_whole(run, path) else {})}
     return replace(finding, code="checkpoint-torn", evidence=evidence)
 

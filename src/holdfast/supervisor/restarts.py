@@ -162,7 +162,7 @@ class Restarts:
         if rows and float(rows[-1].get("time") or 0) >= self._since and self._ended_for is None:
             from holdfast.detectors.finding import Finding
 
-            ended = "stopped early while it was fast-forwarded, as evaluations do not get better meanwhile"
+            ended = "stopped early while it was fast-forwarded: evaluations do not improve meanwhile"
             evidence = {"exit_code": 0, "ended": ended, "stopped_early": True}
             self._ended_for = Finding("process-died", step=int(rows[-1].get("step") or 0), severity="warning", evidence=evidence)
 

@@ -65,7 +65,7 @@ def start_fast_forward(
         return None
     resumes = which.is_from_pickle or resumes_by_itself(loads, optimizer, training.steps_before)
     if not which.is_known and len(which.others) > which.place and not resumes:
-        _say("this training starts from scratch: its first loss is that of none before the restart (are all seeds set?)")
+        _say("this training starts from scratch: no training before the restart had its first loss (are all seeds set?)")
     if newest <= training.steps_before:
         return None
     if resumes:
