@@ -77,19 +77,20 @@ def _other_optimizer(parameters: list[torch.Tensor]) -> Any:
     """The optimizer of Keras or fastai, or the copy of one of torch's, that updates some of these, if none of torch's does."""
     updated, optimizer = {id(parameter) for parameter in parameters}, None
     for obj in gc.get_objects() if not sys.modules.keys().isdisjoint((*PACKAGES, _COPIES_CLASSES)) else ():
-        package = str(type(obj).__module__).partition(".")[0]
+        module = str(type(obj).__module__)
+        package = module.partition(".")[0]
         if package in PACKAGES and hasattr(type(obj), "apply_gradients"):
             owned = [variable.value for variable in getattr(obj, "_trainable_variables", ())]
         elif (
-            isinstance(obj, torch.optim.Optimizer)
+            issubclass(type(obj), torch.optim.Optimizer)  # not of the object: some of torch's warn whoever asks them
             or (package in PACKAGES and hasattr(type(obj), "param_groups"))
-            or (package == "torch" and "param_groups" in getattr(obj, "__dict__", ()))
+            or (module.startswith("torch.optim.") and "param_groups" in getattr(obj, "__dict__", ()))
         ):
             owned = parameters_of(obj)
         else:
             continue
         if any(id(parameter) in updated for parameter in owned):
-            if isinstance(obj, torch.optim.Optimizer):
+            if issubclass(type(obj), torch.optim.Optimizer):
                 return None
             optimizer = obj
     return optimizer

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from typing import Any
 
 import dill
 import torch
@@ -13,6 +15,13 @@ from holdfast.inside.manual_updates import FIRST_LOOK
 from holdfast.signals.run_folder import RunFolder
 
 
+class Touchy:
+    """Objects of torch warn whoever asks them for an attribute, such as `torch.distributed.reduce_op`."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise AssertionError(name)
+
+
 def test_the_steps_and_the_learning_rate_of_an_optimizer_with_a_copied_class(run: Callable[..., RunFolder]) -> None:
     run("observe")
     thread = armed().runtime.thread
@@ -20,10 +29,12 @@ def test_the_steps_and_the_learning_rate_of_an_optimizer_with_a_copied_class(run
     made = nn.Linear(4, 1)
     model, optimizer = dill.loads(dill.dumps((made, torch.optim.Adam(made.parameters(), lr=0.25)), recurse=True))
     assert not isinstance(optimizer, torch.optim.Optimizer)
+    touchy = [Touchy()]
     for _ in range(20):
         model(torch.randn(8, 4)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+    assert gc.is_tracked(touchy[0])
     (training,) = armed().runtime.trainings
     main = training.main_optimizer()
     assert main is not None and main.param_groups[0]["lr"] == 0.25

@@ -72,10 +72,17 @@ def _trained_parts(thing: Any) -> list[tuple[str, Any]]:
 
     An optimizer is known by its groups: dill loads it with another class.
     """
-    parts = list(getattr(thing, "__dict__", {}).items())
-    models = [pair for pair in parts if isinstance(pair[1], nn.Module)]
-    optimizers = [pair for pair in parts if "param_groups" in getattr(pair[1], "__dict__", ())]
-    return [*models, *optimizers] if models and optimizers else []
+    parts = list(_attributes(thing).items())
+    models = [pair for pair in parts if issubclass(type(pair[1]), nn.Module)]
+    optimizers = [pair for pair in parts if "param_groups" in _attributes(pair[1])] if models else []
+    return [*models, *optimizers] if optimizers else []
+
+
+def _attributes(thing: Any) -> dict[str, Any]:
+    try:
+        return dict(object.__getattribute__(thing, "__dict__"))  # some objects of torch warn whoever asks them
+    except AttributeError:
+        return {}
 
 
 def is_state(thing: Any) -> bool:
