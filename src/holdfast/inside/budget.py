@@ -64,12 +64,25 @@ class Budget:
         }
     )
 
-    def charge_step(self, step_seconds: float, always_seconds: float) -> None:
-        """Add one step: its duration, and the part of it that Holdfast's work of every step took."""
-        if self.step_seconds == 0.0:
-            self.step_seconds, self.always = step_seconds, always_seconds
-        self.step_seconds += (1 - _MOMENTUM) * (step_seconds - self.step_seconds)
-        self.always += (1 - _MOMENTUM) * (always_seconds - self.always)
+    def end_step(self, step: int, seconds: float, always: float, loss: float | None, lr: float | None) -> None:
+        """Add one step: its duration, the part of it that Holdfast's work of every step took, and what the host knows of it.
+
+        A loss that jumps, or a learning rate that falls, is looked at closer at the next step.
+        """
+        if seconds - seconds == 0.0:  # it is MISSING for the first
+            if self.step_seconds == 0.0:
+                self.step_seconds, self.always = seconds, always
+            self.step_seconds += (1 - _MOMENTUM) * (seconds - self.step_seconds)
+            self.always += (1 - _MOMENTUM) * (always - self.always)
+        if loss is None or lr is None:
+            return
+        rise = loss - self.loss
+        if rise > _SPIKE * self.loss_change > 0.0 or _LR_DROP * lr < self.lr:
+            self.look_closer(step + 1)
+        self.lr = lr
+        if abs(rise) < math.inf:  # not NaN either
+            self.loss_change += 0.1 * (abs(rise) - self.loss_change) if self.loss_change else abs(loss)
+            self.loss = loss
 
     def charge(self, name: str, seconds: float) -> None:
         """Add the cost of one sample."""
@@ -100,16 +113,6 @@ class Budget:
             return False
         metric.last_time = now
         return True
-
-    def note(self, step: int, loss: float, lr: float) -> None:
-        """Look closer at the next step if the loss spikes or the LR drops."""
-        rise = loss - self.loss
-        if rise > _SPIKE * self.loss_change > 0.0 or _LR_DROP * lr < self.lr:
-            self.look_closer(step + 1)
-        self.lr = lr
-        if abs(rise) < math.inf:  # not NaN either
-            self.loss_change += 0.1 * (abs(rise) - self.loss_change) if self.loss_change else abs(loss)
-            self.loss = loss
 
     def note_weights(self, step: int, norm: float) -> None:
         """Look closer at the next step if the norm of all weights jumps: the parameters show which one."""

@@ -62,6 +62,7 @@ class ThreadState:
         self.manual: ManualUpdates | torch.optim.Optimizer | None = None  # found, or what stands in for a framework's optimizer
         self.in_manual_update = False  # the gradients exist, and the update comes before the next backward pass
         self.evaluation: EvaluationPhase | None = None
+        self.common: Any = None  # the CommonStep of the training, if its next step may be one
 
 
 class Threads(threading.local):

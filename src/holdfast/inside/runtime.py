@@ -25,6 +25,7 @@ import torch
 from torch import nn
 from torch.utils.data import get_worker_info
 
+from holdfast.inside.common_step import CommonStep
 from holdfast.inside.control.interrupt import Interrupt
 from holdfast.inside.control.restarted import ELASTIC, restarted
 from holdfast.inside.manual_updates import LOOK_AFTER_STEPS, PACKAGES
@@ -76,6 +77,7 @@ class Runtime(Process):
     def before_update(self, optimizer: Optimizer, scaler: Any) -> None:
         """The gradients of an optimizer are complete."""
         begun, thread = time.perf_counter(), self.threads.here
+        thread.common = None  # this is not one
         if thread.evaluation is not None:
             self.end_evaluation()
         entry = self.of_optimizer.get(id(optimizer))
@@ -127,6 +129,8 @@ class Runtime(Process):
             self.stopping(training)
         if self.on_step_boundary is not None and training.main_optimizer() is optimizer:
             self.on_step_boundary(training)
+        if thread.manual is None and self.fast_forwarding is None and training.may_be_common(optimizer):
+            thread.common = CommonStep(self, training, training.members[id(optimizer)])
 
     def clipping_begins(self, parameters: list[torch.Tensor], norm_type: float) -> None:
         """The script is about to clip gradients."""

@@ -43,12 +43,9 @@ if TYPE_CHECKING:  # loaded under a policy that acts
 
 _WRITE_EVERY = 0.05  # seconds; the rows of shorter steps wait so long for each other
 _UNWRITTEN_AT_MOST = 64
-_LOOK_AT_RATES = 16  # steps, whether the weight decay of one group has changed alone
+LOOK_AT_RATES = 16  # steps, whether the weight decay of one group has changed alone
 _MEMORY_EVERY = 0.1  # seconds; and after an evaluation
 Optimizer = torch.optim.Optimizer
-# They leave gradients as they are. Nothing has to be known before their update if it is not guarded, and the optimizer has just
-# looked at every gradient: to be the first one to do so costs the host a microsecond or two for each.
-_KEEP_GRADIENTS = (torch.optim.Adam, torch.optim.AdamW)
 
 
 class Training(Members):
@@ -73,13 +70,11 @@ class Training(Members):
         self.reader: DeviceReader | None = None  # once there are gradients on a GPU; that of the main optimizer, if it has some
         self._readers: dict[torch.device, DeviceReader] = {}
         self._metrics: StepMetrics | None = None
-        self._reads_after = False  # whether the gradients of the step in progress are read after its update
         self._inner: StepMetrics | None = None  # the update of an inner loop that is under way
-        self._read_early: StepMetrics | None = None
+        self.read_early: StepMetrics | None = None
         self._early_at = 0
-        self._clip_norm: float | None = None
+        self.clip_norm: float | None = None
         self._norm_is_shared = False  # whether the norm that the script computes takes several ranks to tell
-        self._backwards = 0
         self._sample: WeightSample | None = None
         self._zero_grad_check = ZeroGradCheck()
         self._sampled_cost, self._sampling_cost = 0.0, 0.0
@@ -109,7 +104,7 @@ class Training(Members):
     def before_clipping(self, parameters: list[torch.Tensor], norm_type: float) -> None:
         """The script is about to clip: read the gradients first, if more is wanted than the norm it will compute."""
         optimizer = self.main.optimizer() if self.main is not None else None
-        if self.main is None or optimizer is None or self._has_read_early():
+        if self.main is None or optimizer is None or self.has_read_early():
             return
         some, all_of_them = self.main.share_in(parameters)
         each = some and self.budget.due("parameters", self.step)
@@ -121,10 +116,10 @@ class Training(Members):
         some, all_of_them = self.main.share_in(parameters) if self.main is not None else (False, False)
         if not some:
             return False
-        self._clip_norm = float(limit) if isinstance(limit, (int, float)) else None
+        self.clip_norm = float(limit) if isinstance(limit, (int, float)) else None
         if isinstance(norm, torch.Tensor) and own_values(norm) is None:
             self._norm_is_shared = True  # from the next step on the gradients are read before they are clipped
-        elif all_of_them and not self._has_read_early():
+        elif all_of_them and not self.has_read_early():
             metrics = StepMetrics(self.reader_for(parameters[0].device))
             metrics.add("norm", norm)
             self._keep_early(metrics)
@@ -142,25 +137,13 @@ class Training(Members):
         if member is not self.main:
             self._before_beside(optimizer, member)
             return
-        metrics, self._read_early = self._read_early, None
+        metrics, self.read_early = self.read_early, None
         if metrics is not None and self._early_at != self.losses.calls:
             metrics = None  # left behind by a step that raised
         something_due = self.step >= self.budget.next_step
         each = metrics is None and something_due and self.budget.due("parameters", self.step)
         norm_due = something_due and not each and self.budget.due("weight-norm", self.step)
-        self._reads_after = (
-            member.kernel is not None
-            and self.guard is None
-            and metrics is None
-            and scaler is None
-            and self.settings is None
-            and not (each or norm_due)
-            and self._zero_grad_check.is_decided
-            and type(optimizer) in _KEEP_GRADIENTS
-            and not optimizer._optimizer_step_post_hooks  # one of them may clear the gradients
-        )
-        if not self._reads_after:
-            self._measure(optimizer, member, metrics, scaler, each=each)
+        self._measure(optimizer, member, metrics, scaler, each=each)
         if norm_due:
             self._read_weights(parameters_of(optimizer))
         if something_due and self.budget.due("weights", self.step):
@@ -176,27 +159,25 @@ class Training(Members):
         loss, rate = losses.total(), optimizer.param_groups[0].get("lr")
         if type(loss) is float and type(rate) is float:
             metrics.loss, metrics.lr = loss, rate
-            self.budget.note(self.step, loss, rate)
         else:
             metrics.add_loss(loss)
             if type(rate) is float:
                 metrics.lr = rate
             else:
                 metrics.add("lr", rate)
-        self._backwards = losses.count
         if losses.count > 1:
             metrics.backwards = losses.count
         if losses.evidence is not None:
             metrics.evidence = losses.evidence
         if not self._zero_grad_check.is_decided:
-            self._zero_grad_check.before(parameters, losses.calls, clipped=self._clip_norm is not None, scaled=scaler is not None)
+            self._zero_grad_check.before(parameters, losses.calls, clipped=self.clip_norm is not None, scaled=scaler is not None)
         if scaler is not None:
             metrics.add("scale", scaler._scale)
             metrics.add("grad_scale", getattr(optimizer, "grad_scale", None))
             metrics.add("found_inf", getattr(optimizer, "found_inf", None))
         self._metrics = metrics
         if self.guard is not None:
-            self.guard.before(optimizer, metrics, self.step, is_main=True, clipped_at=self._clip_norm)
+            self.guard.before(optimizer, metrics, self.step, is_main=True, clipped_at=self.clip_norm)
         elif self.first_failure is not None:
             loss, norm = metrics.loss, metrics.norm  # a number less itself is 0.0, unless it is not finite
             sound = (loss is None or loss - loss == 0.0) and (norm is None or norm - norm == 0.0)
@@ -205,7 +186,7 @@ class Training(Members):
         if metrics.reader is not None:
             metrics.start()
         if self.settings is not None:
-            self._clip_norm = self.settings.clip(optimizer, self._clip_norm)
+            self.clip_norm = self.settings.clip(optimizer, self.clip_norm)
 
     def after_update(self, optimizer: Optimizer, *, skipped: bool = False) -> None:
         """The update is done, or was skipped by the scaler: finish the row."""
@@ -218,17 +199,12 @@ class Training(Members):
             if self._inner is not None:
                 member.keep_row(self._inner, self.losses.count, skipped=skipped)
             return
-        if self._reads_after and member is self.main:
-            self._reads_after = False
-            self._measure(optimizer, member, None, None, each=False)
         metrics, self._metrics = (self._metrics, None) if member is self.main else (None, self._metrics)
         if self.guard is not None and self.guard.after(optimizer, metrics, skipped=skipped, is_main=member is self.main):
             skipped = True
-        groups, rate = optimizer.param_groups, metrics.lr if metrics is not None else None
-        may_have_changed = rate is None or rate != member.rate or len(groups) > 1 or member.steps % _LOOK_AT_RATES == 0
-        if may_have_changed and not self._holding:
-            member.rate = rate
-            self.step_table.rates(self.step, 0 if member is self.main else self._number_of(member), groups)
+        rate = metrics.lr if metrics is not None else None
+        if rate is None or rate != member.rate or len(optimizer.param_groups) > 1 or member.steps % LOOK_AT_RATES == 0:
+            self.note_rates(optimizer, member, rate)
         if self.settings is not None:
             self.settings.revert()
         if member is not self.main or metrics is None:
@@ -240,9 +216,47 @@ class Training(Members):
             self._compare(metrics, optimizer)
         if not self._zero_grad_check.is_decided and self._zero_grad_check.after(parameters_of(optimizer), self.losses.calls):
             self.recorder.run_later(partial(report_not_zeroed, self.recorder, self.step))
-        times = self._times() if self.sampler.running else None
+        self.end_step(member, metrics, self._times() if self.sampler.running else None, skipped=skipped)
+        if self.step >= self.budget.next_step and self.budget.due("modules", self.step):
+            self._start_times(self.roots(), self.reader.device if self.reader is not None else torch.device("cpu"))
+        if self.control is not None:
+            self.control.between_steps(self.step, good=not skipped)
+
+    def may_be_common(self, optimizer: Optimizer) -> bool:
+        """Whether the next step of this optimizer may be a common one, as far as this one tells: see common_step.py."""
+        return (
+            len(self.members) == 1
+            and self.main_optimizer() is optimizer
+            and isinstance(optimizer, Optimizer)
+            and self.settings is None
+            and not self._holding
+            and not self.sampler.running
+            and self._zero_grad_check.is_decided
+        )
+
+    def note_rates(self, optimizer: Optimizer, member: Member, rate: float | None) -> None:
+        """Write the learning rates and weight decays that have changed, or may have: those of several groups, or on a GPU."""
+        if not self._holding:
+            member.rate = rate
+            self.step_table.rates(self.step, 0 if member is self.main else self._number_of(member), optimizer.param_groups)
+
+    def end_step(self, member: Member, metrics: StepMetrics, times: list[ModuleTime] | None, *, skipped: bool) -> None:
+        """Open the next step, and put the row of this one together as far as the host knows it. On the way of every step."""
         now, clock = time.perf_counter(), time.time()  # one moment: a pause between two steps shows in their difference
-        row = self._newest_row = self._row(now, clock, skipped)
+        epoch, workers = self.loader.epoch, self._workers_rss
+        waited, samples = (MISSING, MISSING_INT) if epoch is None else self.loader.take()
+        clip_norm = MISSING if self.clip_norm is None else self.clip_norm
+        cost, seconds = self.cost, MISSING if self._ended_at is None else now - self._ended_at - self.evaluated
+        self.budget.end_step(self.step, seconds, cost - self._sampled_cost, metrics.loss, metrics.lr)
+        row = self._newest_row = [  # in the order of the schema: one expression is much cheaper than one assignment a column
+            self.step, MISSING_INT if epoch is None else epoch, clock, MISSING, MISSING, MISSING, MISSING, MISSING,
+            seconds, waited, samples, int(skipped), MISSING, MISSING_INT, MISSING_INT, self.memory.latest, MISSING_INT,
+            MISSING_INT if workers is None else workers, MISSING_INT, metrics.backwards, clip_norm, cost,
+        ]  # fmt: skip
+        if now - self._memory_at > _MEMORY_EVERY or self.evaluated:
+            self._read_memory(row, now)
+        self.clip_norm, self._ended_at, self.evaluated, self._sampled_cost, self.cost = None, now, 0.0, 0.0, 0.0
+        self.step += 1
         if self._holding:
             self._hold(member, row, now)
         if self.reader is None:
@@ -256,10 +270,6 @@ class Training(Members):
             metrics.finish(partial(self._arrived, self._beginning, row, times))
             if now - self._written_at > _WRITE_EVERY or times or self.reader.is_urgent():
                 self._collect()
-        if self.step >= self.budget.next_step and self.budget.due("modules", self.step):
-            self._start_times(self.roots(), self.reader.device if self.reader is not None else torch.device("cpu"))
-        if self.control is not None:
-            self.control.between_steps(self.step, good=not skipped)
 
     def _before_beside(self, optimizer: Optimizer, member: Member) -> None:
         """The update of another optimizer than the main one comes next."""
@@ -338,17 +348,17 @@ class Training(Members):
 
     def forget_clipping(self) -> None:
         """Code that is evaluated between two steps must leave nothing for the step to come."""
-        self._read_early, self._clip_norm = None, None
+        self.read_early, self.clip_norm = None, None
 
     # Parts of a step
 
-    def _has_read_early(self) -> bool:
+    def has_read_early(self) -> bool:
         """Whether the gradients of this step were read when the script clipped them; a step that raised may have left some."""
-        return self._read_early is not None and self._early_at == self.losses.calls
+        return self.read_early is not None and self._early_at == self.losses.calls
 
     def _keep_early(self, metrics: StepMetrics) -> None:
         metrics.start(alone=True)
-        self._read_early, self._early_at = metrics, self.losses.calls
+        self.read_early, self._early_at = metrics, self.losses.calls
 
     def reader_for(self, device: torch.device) -> DeviceReader | None:
         """Who brings numbers from this device; None for the host."""
@@ -397,26 +407,6 @@ class Training(Members):
             begun = time.perf_counter()
             metrics.add("update_ratio", sample.compare(plain_weights(parameters_of(optimizer))))
             self.charge("weights", begun - self._sampling_cost)
-
-    def _row(self, now: float, clock: float, skipped: bool) -> list[float | int]:
-        """The row of this step, as far as the host knows it; opens the next step. `now` and `clock` are one moment."""
-        epoch, workers = self.loader.epoch, self._workers_rss
-        waited, samples = (MISSING, MISSING_INT) if epoch is None else self.loader.take()
-        clip_norm = MISSING if self._clip_norm is None else self._clip_norm
-        cost, seconds = self.cost, MISSING
-        if self._ended_at is not None:
-            seconds = now - self._ended_at - self.evaluated
-            self.budget.charge_step(seconds, cost - self._sampled_cost)
-        row = [  # in the order of the schema: one expression is much cheaper than one assignment a column
-            self.step, MISSING_INT if epoch is None else epoch, clock, MISSING, MISSING, MISSING, MISSING, MISSING,
-            seconds, waited, samples, int(skipped), MISSING, MISSING_INT, MISSING_INT, self.memory.latest, MISSING_INT,
-            MISSING_INT if workers is None else workers, MISSING_INT, self._backwards, clip_norm, cost,
-        ]  # fmt: skip
-        if now - self._memory_at > _MEMORY_EVERY or self.evaluated:
-            self._read_memory(row, now)
-        self._clip_norm, self._ended_at, self.evaluated, self._sampled_cost, self.cost = None, now, 0.0, 0.0, 0.0
-        self.step += 1
-        return row
 
     def _read_memory(self, row: list[float | int], now: float) -> None:
         self._memory_at = now

@@ -74,7 +74,7 @@ class TableWriter:
 
     def extend(self, columns: Sequence[npt.NDArray[Any] | float | int]) -> None:
         """Append many rows at once; a plain number stands for a whole column of it."""
-        count = max(len(values) for values in columns if isinstance(values, np.ndarray))
+        count = next(len(values) for values in columns if isinstance(values, np.ndarray))
         ready = [values if isinstance(values, np.ndarray) else np.full(count, values) for values in columns]
         start = 0
         while start < count:

@@ -14,7 +14,7 @@ def sampled(budget: Budget, steps: range) -> list[int]:
     """The steps at which the parameters are sampled; steps of 10 ms, of which Holdfast's own work takes its whole budget."""
     taken = []
     for step in steps:
-        budget.charge_step(0.01, 1e-4)
+        budget.end_step(0, 0.01, 1e-4, None, None)
         for name in ("parameters", "weights", "weight-norm"):
             if step >= budget.next_step and budget.due(name, step):
                 budget.charge(name, 1e-3 if name == "parameters" else 5e-5)
@@ -37,7 +37,7 @@ def test_a_norm_of_all_weights_that_jumps_has_each_parameter_looked_at(norm: flo
 def test_the_norm_of_all_weights_is_measured_often_though_each_step_takes_the_whole_budget() -> None:
     budget, taken = Budget(), []
     for step in range(1000):
-        budget.charge_step(0.01, 1e-4)
+        budget.end_step(0, 0.01, 1e-4, None, None)
         if step >= budget.next_step and budget.due("weight-norm", step):
             budget.charge("weight-norm", 2e-4)
             taken.append(step)

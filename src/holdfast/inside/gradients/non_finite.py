@@ -38,13 +38,13 @@ class Bad(NamedTuple):
 
 def tensors_in(thing: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor in a thing with the way to it: `model.fc.weight`, `optimizer.state.0.exp_avg`. The same one comes once."""
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}  # with the things: some are made here, and the next one would get the same id
     waiting: list[tuple[str, Any, int]] = [("", thing, 0)]
     while waiting and len(seen) < _MOST:
         path, part, depth = waiting.pop()
         if isinstance(part, _CLOSED) or id(part) in seen:
             continue
-        seen.add(id(part))
+        seen[id(part)] = part
         if isinstance(part, torch.Tensor):
             yield path or "tensor", part
         elif depth < _DEEPEST:
@@ -124,10 +124,15 @@ def _must_be_finite(thing: Any) -> dict[str, bool]:
     from holdfast.checkpoints.parts import parts_of
     from holdfast.checkpoints.parts import tensors_in as tensors_of
 
+    seen: dict[int, Any] = {}  # a trainer in it leads back to itself
+
     def shadow(value: Any, path: str, depth: int) -> Any:
+        if isinstance(value, _CLOSED) or id(value) in seen or len(seen) > _MOST:
+            return None
+        seen[id(value)] = value
         if isinstance(value, torch.Tensor):
             return TensorInfo(path, str(value.dtype), tuple(value.shape), 0)
-        if depth == _DEEPEST or isinstance(value, _CLOSED):
+        if depth == _DEEPEST:
             return None
         listed = isinstance(value, (list, tuple))  # several models in a list are weights as much as by name
         parts = [(name, shadow(part, f"{path}.{name}" if path else str(name), depth + 1)) for name, part in _parts(value)]

@@ -35,10 +35,10 @@ class StepTable:
 
     def steps(self, finished: Sequence[tuple[list[float | int], StepMetrics, list[ModuleTime] | None]]) -> None:
         """Append the rows of some steps, all together, and then the rows of what was sampled in them."""
-        kept = []
+        kept, all_are = [], self.recorder.thinning is None
         for row, metrics, _ in finished:
             self._fill(row, metrics)
-            self._last = None if self._is_kept(row) else row
+            self._last = None if all_are or self._is_kept(row) else row
             if self._last is None:
                 kept.append(row)
         self._append(kept)
@@ -51,13 +51,22 @@ class StepTable:
             row[at.LOSS] = metrics.loss
         if metrics.lr is not None:
             row[at.LR] = metrics.lr
-        self._fill_gradients(row, metrics)
         if metrics.scale is not None:
             row[at.SCALE] = metrics.scale or MISSING
         if metrics.found_inf:
             row[at.SKIPPED] = 1
         if metrics.update_ratio is not None:
             row[at.UPDATE_RATIO] = metrics.update_ratio
+        stats = metrics.stats
+        norm = metrics.norm if stats is None else stats.norm
+        if norm is None:
+            return
+        bad = int(norm - norm != 0.0) if stats is None else stats.non_finite  # without them it is unknown which
+        row[at.GRAD_NORM] = norm / (metrics.grad_scale or 1.0)
+        row[at.NON_FINITE] = bad + self._others_non_finite
+        self._others_non_finite = 0
+        if metrics.weights is not None:
+            row[at.WEIGHT_NORM] = float(np.sqrt(np.square(metrics.weights).sum()))
 
     def _sampled(self, step: int, metrics: StepMetrics, times: list[ModuleTime] | None) -> None:
         if metrics.stats is not None and metrics.stats.each is not None:
@@ -85,8 +94,7 @@ class StepTable:
 
     def _is_kept(self, row: list[float | int]) -> bool:
         thinning = self.recorder.thinning
-        if thinning is None:
-            return True
+        assert thinning is not None
         bad = row[at.NON_FINITE] > 0 or row[at.SKIPPED] == 1 or not (math.isfinite(row[at.LOSS]) or row[at.LOSS] is MISSING)
         return thinning.ended(int(row[at.STEP]), row[at.STEP_SECONDS]) or bad
 
@@ -112,18 +120,6 @@ class StepTable:
         when = MISSING_INT if epoch is None else epoch
         count = MISSING_INT if samples is None else samples
         self.recorder.table("evaluations").append((step, when, code(split), code(name), value, count, time.time()))
-
-    def _fill_gradients(self, row: list[float | int], metrics: StepMetrics) -> None:
-        stats = metrics.stats
-        norm = metrics.norm if stats is None else stats.norm
-        if norm is None:
-            return
-        bad = int(not math.isfinite(norm)) if stats is None else stats.non_finite  # without them it is unknown which
-        row[at.GRAD_NORM] = norm / (metrics.grad_scale or 1.0)
-        row[at.NON_FINITE] = bad + self._others_non_finite
-        self._others_non_finite = 0
-        if metrics.weights is not None:
-            row[at.WEIGHT_NORM] = float(np.sqrt(np.square(metrics.weights).sum()))
 
     def _parameters(self, step: int, metrics: StepMetrics) -> None:
         assert metrics.stats is not None and metrics.stats.each is not None

@@ -93,14 +93,17 @@ class Hooks:
         if thread.steps_under_way > 1:
             return None
         if self._failures and self._shield.closed("before_update"):
+            thread.common = None
             self.runtime.update_unchecked(optimizer, thread.scaler)
             return None
         thread.reached_update = True
         closure = closure_of(args, kwargs) if kwargs or len(args) > 1 else None
         if closure is None:
             try:
-                self.runtime.before_update(optimizer, thread.scaler)
+                if thread.common is None or thread.scaler is not None or not thread.common.before_update(optimizer):
+                    self.runtime.before_update(optimizer, thread.scaler)
             except Exception as error:  # noqa: BLE001 - shields the user's step
+                thread.common = None
                 self._shield.failed("before_update", error)
                 self.runtime.update_unchecked(optimizer, thread.scaler)
             return None
@@ -131,7 +134,10 @@ class Hooks:
         thread.steps_under_way -= 1
         if thread.steps_under_way == 0 and not (self._failures and self._shield.closed("after_update")):
             try:
-                self.runtime.after_update(optimizer)
+                if thread.common is not None:
+                    thread.common.after_update(optimizer)
+                else:
+                    self.runtime.after_update(optimizer)
             except Exception as error:  # noqa: BLE001 - shields the user's step
                 self._shield.failed("after_update", error)
 
@@ -178,7 +184,8 @@ class Hooks:
                 thread.steps_under_way = 0  # left over from a step that raised
             if not (failures and shield.closed("backward_begins")):
                 try:
-                    runtime.backward_begins(tensors)
+                    if thread.common is None or thread.evaluation is not None or not thread.losses.note_common(tensors):
+                        runtime.backward_begins(tensors)
                 except Exception as error:  # noqa: BLE001 - shields the user's backward
                     shield.failed("backward_begins", error)
             if runtime.fast_forwarding is not None and runtime.fast_forwarding.skips_backward():

@@ -133,9 +133,9 @@ def test_gradients_are_read_before_clipping_once_the_norm_turned_out_to_be_of_se
     seen, parameters = the_training(), list(model.parameters())
     seen.budget.always_done = frozenset()
     seen.after_clipping(distributed(3.0, Partial()), 1.0, parameters)
-    assert not seen._has_read_early()
+    assert not seen.has_read_early()
     seen.before_clipping(parameters, 2.0)
-    assert seen._has_read_early()
+    assert seen.has_read_early()
 
 
 # Optimizers on several GPUs
