@@ -9,6 +9,8 @@ from holdfast.detectors.levels import Usual, began, coming_back, middle, usual
 from holdfast.detectors.loss_divergence import learning_rates
 from holdfast.signals.view import Floats, SignalView
 
+_PLAYING = 10.0  # times the largest norm so far, where the loss is no measure: see loss_divergence.py
+
 
 def gradient_explosion(
     signals: SignalView, *, window: int = 128, active_after: int = 64, times: float = 10.0, sustained: int = 10
@@ -36,7 +38,7 @@ def gradient_explosion(
     place = began(high)
     onset = int(steps[place])
     ever = signals.highest("grad_norm", before=onset)
-    if level < 2 * ever or not _loss_is_up(signals, onset):
+    if level < (_PLAYING if signals.plays else 2) * ever or not _loss_is_up(signals, onset):
         return None
     evidence = {
         "onset": onset,

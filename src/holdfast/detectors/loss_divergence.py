@@ -12,6 +12,7 @@ _ZONE = 128  # steps that are looked at for the rise
 _BEGINNING = 10
 _LATE = 8  # steps after the onset: of a noisy loss, those right before a jump of the learning rate may have been high
 _JUMP = 3.0  # times a learning rate at once; a warm-up climbs by more, in many steps
+_PLAYING = 10.0  # times the highest level so far
 _ABRUPT = 12  # steps after the onset that must be high already
 _SLOW = ((0, 0.0), (12, 0.1), (44, 0.15), (108, 0.15))  # steps that a rise took, and how much more it must then have cost
 
@@ -95,6 +96,8 @@ def _against(
         ever = signals.highest("loss", before=int(steps[-(sustained + gap)]))
         needed = max(normal.value + times * max(abs(normal.value), 3 * normal.noise), ever)
     needed = max(needed, top + (top - normal.value), normal.value + 3 * normal.noise)
+    if signals.plays:  # what it should predict grows as it plays better, and jumps with each copy of the target network
+        needed = max(needed, normal.value + _PLAYING * max(abs(top), abs(normal.value)))
     bar = normal.value + 0.5 * (needed - normal.value)
     if level < needed or np.mean(now > bar) < 0.8 or middle(past[-sustained:]) > normal.value + 0.2 * (level - normal.value):
         return None

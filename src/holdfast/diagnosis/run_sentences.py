@@ -13,6 +13,7 @@ _WHY = {
     "no-gradient": "no gradient reaches {names}, though an optimizer holds {them}",
     "no-optimizer": "no optimizer holds {names}",
     "frozen": "{names} {are} frozen",
+    "unused": "the model has {names}, but its forward pass does not use {them}",
     "unused-head": "the loss does not use {names}; all other parameters get gradients",
 }
 

@@ -15,6 +15,7 @@ _MOMENTUM = 0.9  # of the running means of step time and cost
 _MIN_INTERVAL, _MAX_INTERVAL = 10, 2000  # steps between two samples, however large or tight the budget
 MEETING = 100  # steps; see Budget.meeting
 _CLOSER, _CLOSER_EVERY = ("parameters", "weights"), 64  # extra samples: at most one in so many steps, on average
+_AGAIN, _AGAIN_AFTER, _REPEATED_AT_MOST = 4, 7, 8  # samples, steps between them, how often in a run
 _SPIKE, _LR_DROP = 6.0, 20.0  # the rise of the loss, in usual changes from step to step; the factor by which the LR fell
 _WEIGHTS = 0.1  # fraction by which the norm of all weights may change from sample to sample
 _OPENING_STEPS = 500  # later samples are also limited in time; a short run gets its samples early
@@ -45,6 +46,8 @@ class Budget:
     always: float = 0.0  # seconds per step of what is done at every step
     next_step: int = 0  # nothing is due before this step
     closer: int = 0  # extra samples so far
+    again: int = 0  # samples of the gradients that are to follow soon
+    repeated: int = 0  # how often that was wanted
     loss: float = 0.0  # of the last step
     loss_change: float = 0.0  # mean absolute change of the loss from step to step: a loss that falls steadily is not noisy
     lr: float = 0.0  # of the last step
@@ -112,6 +115,8 @@ class Budget:
         if early or (rests and not meets):
             return False
         metric.last_time = now
+        if self.again and name == "parameters":
+            self._sample_soon(step)
         return True
 
     def note_weights(self, step: int, norm: float) -> None:
@@ -131,6 +136,17 @@ class Budget:
         for name in _CLOSER:
             self.metrics[name].next_step, self.metrics[name].last_time = step, 0.0
         self.next_step = 0
+
+    def look_again(self, step: int) -> None:
+        """Sample the gradients of a few more steps soon: a parameter without one in this step may only not be used in all."""
+        if self.repeated < _REPEATED_AT_MOST:
+            self.repeated, self.again = self.repeated + 1, _AGAIN
+            self._sample_soon(step)
+
+    def _sample_soon(self, step: int) -> None:
+        metric, self.again = self.metrics["parameters"], self.again - 1
+        metric.next_step, metric.last_time = step + _AGAIN_AFTER, 0.0
+        self.next_step = min(self.next_step, metric.next_step)
 
     def interval(self, name: str) -> int:
         """Steps between two samples, so that the metric stays within its fraction of the budget."""

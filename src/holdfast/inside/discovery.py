@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from holdfast.inside.observers.parameters import NO_GRADIENT, TRAINED, Change, status
+from holdfast.inside.observers.parameters import NO_GRADIENT, TRAINED, UNUSED, Change, status
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.schema import MISSING_INT
 from holdfast.state.parameters import plain_name as plain_name
@@ -177,13 +177,13 @@ class Models:
         return [self._names.get(id(parameter), MISSING_INT) for parameter in parameters if parameter.grad is not None]
 
     def newly_untrained(
-        self, main: Sequence[torch.Tensor], others: Iterable[torch.Tensor], backwards: int = 0
+        self, main: Sequence[torch.Tensor], others: Iterable[torch.Tensor], backwards: int = 0, ran: Collection[str] = ()
     ) -> tuple[Change, ...]:
         """The parameters whose status changed: why they are not trained, or that they are now.
 
         `main` are those of the main optimizer, whose step comes next, after so many backward passes in all. Those that only
-        `others` hold are skipped: they have no gradient between the steps of their own optimizer. A model with other parameters,
-        such as a new head, is learned again.
+        `others` hold are skipped: they have no gradient between the steps of their own optimizer. `ran` are the modules of which
+        a forward pass was seen. A model with other parameters, such as a new head, is learned again.
         """
         roots = self.roots()
         parameters = {id(parameter): parameter for root in roots for parameter in root.parameters()}
@@ -195,6 +195,8 @@ class Models:
         for position, (key, parameter) in enumerate(parameters.items()):
             if key in in_main or key not in in_others:
                 why = NO_GRADIENT if key in never_written else status(parameter, in_main=key in in_main)
+                if why == NO_GRADIENT and ran and self._texts.get(self._names[key], "").rpartition(".")[0] not in ran:
+                    why = UNUSED  # its module takes no part
                 if why != TRAINED and self._texts.get(self._names[key], "").endswith(_KERAS_STATISTICS):
                     continue
                 if self._reported.get(key, TRAINED) != why:

@@ -145,7 +145,7 @@ class Members:
         self._unwritten: deque[tuple[list[float | int], StepMetrics, list[ModuleTime] | None]] = deque()
         self._began_at = time.perf_counter()
         self._expected: list[weakref.ref[Optimizer]] = []
-        self._holding, self._beginning = False, 0
+        self._holding, self.beginning = False, 0
         self._held = (0.0, 0)  # seconds waited and samples drawn in the steps that are held back
 
     def join(self, optimizer: Optimizer) -> Member:
@@ -159,7 +159,7 @@ class Members:
         elif self._holding and member.size > main.size:
             self.main, self.step, self._holding = member, self._first, False
             self._unwritten.clear()
-            self._beginning += 1
+            self.beginning += 1
             self.loader.give_back(*self._held)
         return member
 

@@ -9,13 +9,13 @@ import contextlib
 import functools
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from holdfast.inside.observers.heartbeat import HEARTBEAT
+from holdfast.signals.own_thread import OwnThread
 
 _SECONDS = 60.0
 _EVERY_SECONDS, _SHARE = 5.0, 0.05  # of one core, for drawing
@@ -74,4 +74,4 @@ def show_live(run: Any) -> None:
                 drawn, seconds = HEARTBEAT.beats, publish(True)
         publish(True)
 
-    threading.Thread(target=follow, args=(publish(False),), name="holdfast-notebook", daemon=True).start()
+    OwnThread(follow, publish(False), name="holdfast-notebook").start()

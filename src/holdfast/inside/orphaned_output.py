@@ -19,9 +19,30 @@ import threading
 import time
 from dataclasses import dataclass
 
+from holdfast.signals.own_thread import OwnThread
+
 _POLL_SECONDS = 1.0
 _CHUNK_BYTES = 1 << 16
 _MAX_CHUNKS = 64
+
+
+class _Descriptor:
+    """A descriptor of ours, as long as it is one: a script may close all that it did not open, and get the number for its own."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self._what = number, os.fstat(number)
+
+    def is_ours(self) -> bool:
+        """Whether it is still what was opened."""
+        try:
+            return os.path.samestat(os.fstat(self.number), self._what)
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Close it, if it is still ours."""
+        if self.is_ours():
+            os.close(self.number)
 
 
 @dataclass(slots=True)
@@ -31,8 +52,8 @@ class _Stream:
     device: int
     inode: int
     supervisor_fd: str  # path of the supervisor's end of a pipe
-    original: int
-    read_end: int | None
+    original: _Descriptor
+    read_end: _Descriptor | None
 
 
 _streams: list[_Stream] = []
@@ -47,7 +68,7 @@ def stay_alive_without(supervisor_pid: int) -> None:
         _streams.extend(_open_streams(supervisor_pid, os.environ.get("HOLDFAST_STREAMS", "")))
     if _streams:
         os.register_at_fork(after_in_child=_close_in_child)
-        threading.Thread(target=_wait_and_redirect, args=(supervisor_pid,), name="holdfast-outlive", daemon=True).start()
+        OwnThread(_wait_and_redirect, supervisor_pid, name="holdfast-outlive").start()
 
 
 def _open_streams(supervisor_pid: int, description: str) -> list[_Stream]:
@@ -60,7 +81,7 @@ def _open_streams(supervisor_pid: int, description: str) -> list[_Stream]:
             fd = next((fd for fd in (1, 2) if _leads_to(fd, device, inode)), None)
             if fd is not None:
                 folder = f"/proc/{supervisor_pid}/fd"
-                original = _open_original(f"{folder}/{int(target)}")
+                original = _Descriptor(_open_original(f"{folder}/{int(target)}"))
                 streams.append(_Stream(device, inode, f"{folder}/{descriptor}", original, _open_read_end(fd)))
     return streams
 
@@ -82,17 +103,17 @@ def _open_original(path: str) -> int:
     return descriptor
 
 
-def _open_read_end(fd: int) -> int | None:
+def _open_read_end(fd: int) -> _Descriptor | None:
     with contextlib.suppress(OSError):
         if stat.S_ISFIFO(os.fstat(fd).st_mode):
-            return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK)
+            return _Descriptor(os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK))
     return None
 
 
 def _wait_and_redirect(supervisor_pid: int) -> None:
-    pidfd: int | None = None
+    pidfd: _Descriptor | None = None
     with contextlib.suppress(OSError, AttributeError):
-        pidfd = os.pidfd_open(supervisor_pid)
+        pidfd = _Descriptor(os.pidfd_open(supervisor_pid))
     while not _exits_within_a_second(supervisor_pid, pidfd):
         for stream in _streams:
             _follow_supervisor(stream)
@@ -101,13 +122,13 @@ def _wait_and_redirect(supervisor_pid: int) -> None:
         for fd in (1, 2):
             if _leads_to(fd, stream.device, stream.inode):
                 with contextlib.suppress(OSError):
-                    os.dup2(stream.original, fd)
+                    os.dup2(stream.original.number if stream.original.is_ours() else os.open(os.devnull, os.O_WRONLY), fd)
     _copy_for_others()
 
 
-def _exits_within_a_second(pid: int, pidfd: int | None) -> bool:
-    if pidfd is not None:
-        return _is_readable(pidfd, _POLL_SECONDS)
+def _exits_within_a_second(pid: int, pidfd: _Descriptor | None) -> bool:
+    if pidfd is not None and pidfd.is_ours():
+        return _is_readable(pidfd.number, _POLL_SECONDS) and pidfd.is_ours()
     time.sleep(_POLL_SECONDS)
     try:
         os.kill(pid, 0)
@@ -138,36 +159,40 @@ def _follow_supervisor(stream: _Stream) -> None:
 def _close_read_end(stream: _Stream) -> None:
     descriptor, stream.read_end = stream.read_end, None
     if descriptor is not None:
-        os.close(descriptor)
+        descriptor.close()
 
 
 def _drain(stream: _Stream) -> None:
     """Deliver what is in the pipe before newer output; bounded, for a script that never stops printing."""
     for _ in range(_MAX_CHUNKS):
-        if stream.read_end is None or not _copy(stream.read_end, stream.original) or not _is_readable(stream.read_end, 0):
+        source = stream.read_end
+        if source is None or not source.is_ours() or not _copy(source, stream.original) or not _is_readable(source.number, 0):
             break
 
 
 def _copy_for_others() -> None:
     """Copy what other processes still write into the pipes, until all of them have closed them."""
-    sources = {stream.read_end: stream for stream in _streams if stream.read_end is not None}
+    sources = {end.number: stream for stream in _streams if (end := stream.read_end) is not None and end.is_ours()}
     poll = select.poll()
     for source in sources:
         poll.register(source, select.POLLIN)
     while sources:
         for source, _ in poll.poll():
-            if not _copy(source, sources[source].original):
+            end = sources[source].read_end
+            if end is None or not _copy(end, sources[source].original):
                 poll.unregister(source)
                 _close_read_end(sources.pop(source))
 
 
-def _copy(source: int, target: int) -> bool:
+def _copy(source: _Descriptor, target: _Descriptor) -> bool:
     """Copy one chunk; whether the source is still open."""
+    if not source.is_ours() or not target.is_ours():
+        return False
     try:
-        chunk = os.read(source, _CHUNK_BYTES)
+        chunk = os.read(source.number, _CHUNK_BYTES)
         rest = chunk
         while rest:
-            rest = rest[os.write(target, rest) :]
+            rest = rest[os.write(target.number, rest) :]
     except BlockingIOError:  # another rank was faster
         return True
     except OSError:
@@ -178,8 +203,6 @@ def _copy(source: int, target: int) -> bool:
 def _close_in_child() -> None:
     """In a forked child, which has no such thread: close everything that would keep a stream open."""
     for stream in _streams:
-        for descriptor in (stream.original, stream.read_end):
-            if descriptor is not None:
-                with contextlib.suppress(OSError):
-                    os.close(descriptor)
+        stream.original.close()
+        _close_read_end(stream)
     _streams.clear()

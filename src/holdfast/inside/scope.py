@@ -64,7 +64,9 @@ class Scope:
         self._pending: deque[Logged] = deque(maxlen=_MAX_PENDING)
 
     def wants(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether this optimizer's steps are recorded here."""
+        """Whether this optimizer's steps are recorded here. Those on the meta device are only played through: no numbers."""
+        if any(parameter.is_meta for group in optimizer.param_groups for parameter in group["params"]):
+            return False
         return not self._optimizers or any(reference() is optimizer for reference in self._optimizers)
 
     def is_over(self) -> bool:

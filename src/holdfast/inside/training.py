@@ -26,8 +26,15 @@ from holdfast.inside.observers.inputs import Inputs
 from holdfast.inside.observers.loader import Loader
 from holdfast.inside.observers.losses import Losses
 from holdfast.inside.observers.memory import ProcessMemory, gpu_memory
-from holdfast.inside.observers.modules import ModuleSampler, ModuleTime
-from holdfast.inside.observers.parameters import WeightSample, ZeroGradCheck, plain_weights, report_not_zeroed, weight_norms
+from holdfast.inside.observers.modules import FORWARD, ModuleSampler, ModuleTime
+from holdfast.inside.observers.parameters import (
+    NO_GRADIENT,
+    WeightSample,
+    ZeroGradCheck,
+    plain_weights,
+    report_not_zeroed,
+    weight_norms,
+)
 from holdfast.inside.observers.step_table import StepTable
 from holdfast.inside.shield import Shield
 from holdfast.signals.recorder import Recorder
@@ -76,6 +83,7 @@ class Training(Members):
         self.clip_norm: float | None = None
         self._norm_is_shared = False  # whether the norm that the script computes takes several ranks to tell
         self._sample: WeightSample | None = None
+        self._ran: set[str] = set()  # modules of which a forward pass was seen
         self._zero_grad_check = ZeroGradCheck()
         self._sampled_cost, self._sampling_cost = 0.0, 0.0
         self._ended_at: float | None = None
@@ -267,7 +275,7 @@ class Training(Members):
         else:
             if self.guard is not None:
                 self.guard.report.step_sent(self.step - 1)
-            metrics.finish(partial(self._arrived, self._beginning, row, times))
+            metrics.finish(partial(self._arrived, self.beginning, row, times))
             if now - self._written_at > _WRITE_EVERY or times or self.reader.is_urgent():
                 self._collect()
 
@@ -316,7 +324,7 @@ class Training(Members):
             self.guard.arrived(int(row[at.STEP]), metrics)
         elif self.first_failure is not None:
             self.first_failure.saw(int(row[at.STEP]), metrics, at_once=False)
-        if beginning == self._beginning:
+        if beginning == self.beginning:
             self._unwritten.append((row, metrics, times))
 
     def _collect(self) -> None:
@@ -385,7 +393,9 @@ class Training(Members):
             metrics.has_each_weight = True
         others = [held for other in self.members.values() if other is not member and (held := other.optimizer()) is not None]
         of_others = [parameter for held in others for parameter in parameters_of(held)]
-        metrics.untrained = self.models.newly_untrained(parameters, of_others, self.losses.calls)
+        metrics.untrained = self.models.newly_untrained(parameters, of_others, self.losses.calls, self._ran)
+        if any(change.why == NO_GRADIENT for change in metrics.untrained):
+            self.budget.look_again(self.step)
         self.charge("parameters", begun)
         return metrics
 
@@ -418,6 +428,7 @@ class Training(Members):
         """Times of the modules in this step, which was sampled; hooks come off unless every step is."""
         begun = time.perf_counter()
         times = self.sampler.take() if "modules" in self.budget.always_done else self.sampler.stop()
+        self._ran.update(name for name, stage, *_ in times if stage == FORWARD)
         hooks, self.sampler.cost = self.sampler.cost, 0.0
         self.cost += hooks  # the session has not seen it
         self.charge("modules", begun - hooks)

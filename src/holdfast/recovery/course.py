@@ -45,7 +45,8 @@ class Course:
         self.recordings, self.taken = [recording], {recording}
         self._steps = Follower(recording.path, "steps", COLUMNS)
         self._evaluations = Follower(recording.path, "evaluations", ("step", "split", "name", "value"))
-        self._window, self._reported, self._ignored_until = Window(), dict[str, _Reported](), -1
+        self._window = Window(plays=bool(recording.info().get("environment")))
+        self._reported, self._ignored_until = dict[str, _Reported](), -1
         self._rest: dict[str, Column] = {}
         self._earlier, self._resumed_at = earlier, -1
 

@@ -21,8 +21,8 @@ EVALUATIONS = 512
 class Window:
     """The last rows of `steps` (`rows` to twice as many), the first ones, the highest values, and the last evaluations."""
 
-    def __init__(self, rows: int = ROWS) -> None:
-        self._rows, self._end, self.seen = rows, 0, 0
+    def __init__(self, rows: int = ROWS, *, plays: bool = False) -> None:
+        self._rows, self._end, self.seen, self._plays = rows, 0, 0, plays
         kinds = {column.name: column.kind for column in TABLES["steps"].columns}
         self._columns: dict[str, Column] = {name: np.zeros(2 * rows, kinds[name].dtype) for name in COLUMNS}
         self._beginning: dict[str, Column] = {name: np.zeros(0, kinds[name].dtype) for name in COLUMNS}
@@ -59,7 +59,8 @@ class Window:
     def view(self) -> SignalView:
         """The run as of the newest row. The view is good until the next row is appended."""
         recent = {name: values[: self._end] for name, values in self._columns.items()}
-        return SignalView(recent, beginning=self._beginning, highest=self._highest, evaluations=self._evaluations)
+        evaluations, plays = self._evaluations, self._plays
+        return SignalView(recent, beginning=self._beginning, highest=self._highest, evaluations=evaluations, plays=plays)
 
     def forget(self, since: int, until: int) -> None:
         """Drop the rows and evaluations of steps from `since` to `until`: a roll-back has undone them."""

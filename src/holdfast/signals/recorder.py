@@ -14,12 +14,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.signals.many_ranks import table_for, thinning_for
+from holdfast.signals.own_thread import OwnThread
 from holdfast.signals.run_folder import Recording, RunFolder, replace_text
 from holdfast.signals.schema import TABLES
 from holdfast.signals.start_ticks import start_ticks
 from holdfast.signals.strings import StringWriter
 from holdfast.signals.table import TableWriter
 from holdfast.signals.trouble import Trouble
+
+_ENVIRONMENTS = ("gymnasium", "gym", "dm_env", "pettingzoo")  # packages with worlds to act in
 
 
 class Recorder:
@@ -35,7 +38,7 @@ class Recorder:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._periodic: list[Callable[[], None]] = []
         self._closed = False
-        self._thread = threading.Thread(target=self._work, name="holdfast", daemon=True)
+        self._thread = OwnThread(self._work, name="holdfast")
         self._thread.start()
         _let_go_after_fork(self)
 
@@ -52,6 +55,7 @@ class Recorder:
             "argv": sys.orig_argv,
             "started": time.time(),
             "start_ticks": start_ticks(os.getpid()),
+            "environment": next((name for name in _ENVIRONMENTS if name in sys.modules), None),
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
             **(also or {}),
         }
@@ -94,7 +98,7 @@ class Recorder:
             return
         self._closed = True
         self._jobs.put(None)
-        self._thread.join(timeout=2.0)
+        self._thread.wait(2.0)
         for writer in self._tables.values():
             writer.close()
         self._trouble.write_pending()

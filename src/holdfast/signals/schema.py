@@ -142,7 +142,9 @@ UNTRAINED = Table(
     columns=(
         _STEP,
         _string("name", "the parameter's name in its model"),
-        _string("why", "frozen, no-gradient or no-optimizer (in no optimizer); trained once it is updated again"),
+        _string(
+            "why", "frozen, no-gradient, unused (nor does its module run) or no-optimizer (in none); trained once it is again"
+        ),
         _int("position", "index of the parameter, in the order of `model.parameters()`"),
         _int("of", "number of parameters in the model"),
     ),

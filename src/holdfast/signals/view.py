@@ -41,8 +41,10 @@ class SignalView:
         beginning: Mapping[str, Column] | None = None,
         highest: Mapping[str, float] | None = None,
         evaluations: Sequence[Evaluation] = (),
+        plays: bool = False,
     ) -> None:
-        self._recent = recent
+        """`plays`: it learns from what it does in an environment, and its loss is no measure of how well."""
+        self._recent, self.plays = recent, plays
         self._beginning = recent if beginning is None else beginning
         self._highest = highest or {}
         self._evaluations = evaluations
@@ -101,6 +103,7 @@ class SignalView:
             beginning=self._beginning,
             highest=self._highest,
             evaluations=[evaluation for evaluation in self._evaluations if evaluation.step <= step],
+            plays=self.plays,
         )
 
     def _made(self, columns: Mapping[str, Column], name: str, rows: int | None) -> tuple[Steps, Floats]:

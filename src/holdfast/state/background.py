@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import queue
-import threading
 from collections.abc import Callable
+
+from holdfast.signals.own_thread import OwnThread
 
 Job = Callable[[], None]
 
@@ -16,14 +17,14 @@ class BackgroundThread:
     def __init__(self, name: str, *, on_error: Callable[[str, BaseException], None]) -> None:
         self._name, self._on_error = name, on_error
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread: OwnThread | None = None
         self._process = 0
 
     def submit(self, job: Job) -> None:
         """Queue a job; it runs at once, in the caller, where no thread can be started."""
         if self._process != os.getpid():  # the first job, or a forked child, which has no threads
             jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-            thread = threading.Thread(target=self._work, args=(jobs,), name=self._name, daemon=True)
+            thread = OwnThread(self._work, jobs, name=self._name)
             try:
                 thread.start()
             except RuntimeError as error:  # no memory for a stack, or too many threads
@@ -37,7 +38,7 @@ class BackgroundThread:
         """Finish the queued jobs and end the thread, waiting at most `timeout` seconds."""
         if self._thread is not None and self._process == os.getpid():
             self._jobs.put(None)
-            self._thread.join(timeout)
+            self._thread.wait(timeout)
             self._process = 0
 
     def _work(self, jobs: queue.SimpleQueue[Job | None]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.detectors.finding import Finding
@@ -22,6 +22,7 @@ from holdfast.supervisor.progress import Progress
 _APART = 0.5  # seconds between the two looks at the stacks
 _PATIENT = 5.0  # for the second, with native frames: nobody waits for it at a terminal
 _CUT_SECONDS = 5.0  # without a step of any rank, after which their connections are looked at
+_LONGER = 3.0  # times as long, after a hang that ended the attempt
 _REPORT_STOPPED_AFTER = 3.0  # times the floor
 
 
@@ -70,9 +71,11 @@ class HangWatch:
         self._cut_off = False  # whether the network was told not to reach some ranks
 
     def begin_again(self) -> None:
-        """Another attempt begins."""
+        """Another attempt begins. What was taken for a hang may be a long wait that the script means: give it longer now."""
         self._progress.begin_again()
-        self._hang = None
+        if self._hang is not None:
+            self._limits = replace(self._limits, floor=_LONGER * self._limits.floor)
+        self._hang, self._examine_at = None, 0.0
 
     def look(self) -> None:
         """See how the ranks stand, and tell a hang."""

@@ -13,12 +13,14 @@ def parameters_not_trained(run: RunView, *, steps: int = 48, share: float = 0.1,
     parameters that no optimizer holds *behind* some that are trained (a layer that was replaced after the optimizer was
     made), or an optimizer that holds no parameter of the model at all any more. Layers that are frozen, or missing from the
     optimizer before the first one that is trained, are fine-tuning; `few` of them are constants of the model. A gradient that is
-    exactly 0 in every sample is none. The last layer, with those that lead only there, is a head that the loss does not use.
+    exactly 0 in every sample is none. The last layer, with those that lead only there, is a head that the loss does not use. A
+    module that takes no part in the forward pass is an option of the model that is off.
     """
     out = _zero_gradients(run, steps)
-    out |= {name: one for name, one in run.untrained.items() if run.step - one.since >= steps}
+    out |= {name: one for name, one in run.untrained.items() if run.step - one.since >= steps and _is_certain(run, one)}
     if not out:
         return None
+    out = {name: one for name, one in out.items() if one.why != "unused"} or out
     of = max(one.of for one in out.values())
     by_reason: dict[str, list[str]] = {}
     for name, one in out.items():
@@ -41,6 +43,13 @@ def parameters_not_trained(run: RunView, *, steps: int = 48, share: float = 0.1,
     return Finding(
         "parameters-not-trained", step=run.step, severity="warning" if cut_off or behind else "info", evidence=evidence
     )
+
+
+def _is_certain(run: RunView, one: Untrained, *, samples: int = 4) -> bool:
+    """Whether it had no gradient in several samples: a layer may be left out of some steps, an expert be chosen seldom."""
+    if one.why != "no-gradient" or not run.parameters:
+        return True
+    return len({step for seen in run.parameters.values() for step in seen.steps if step >= one.since}) >= samples
 
 
 def _zero_gradients(run: RunView, steps: int, *, samples: int = 3) -> dict[str, Untrained]:

@@ -162,6 +162,7 @@ class FastForward:
     ) -> None:
         """`skips`: backward passes and batches may be skipped; `caches`: also forward passes. `made`: steps made already."""
         self._control, self._folder, self.to, self._name = control, folder, to, name
+        self._made, self._beginning = made, 0
         self._steps = made  # of the main optimizer, or of several that took over from each other
         self.is_alone = True  # no other optimizer steps in between
         self._fits, self._why, self._may_fit_later, self._stepped_again = False, "", False, False
@@ -258,6 +259,8 @@ class FastForward:
         HEARTBEAT.beat()
         if training.main_optimizer() is not optimizer:
             return False
+        if training.beginning != self._beginning:  # it is larger than the first one, whose steps were not the training's
+            self._steps, self._beginning = self._made, training.beginning
         self._steps += 1
         training.main_has_stepped()
         if not self._fits or self._steps < self.to:

@@ -23,6 +23,7 @@ from holdfast.inside.control.settings import AppliedChange, Settings, read_setti
 from holdfast.inside.control.step_boundary import Request, Response, StepBoundary
 from holdfast.signals.actions import Refused
 from holdfast.signals.control_socket import REQUEST_BYTES, listen_in, next_number, peer_of, receive, remove, send
+from holdfast.signals.own_thread import OwnThread
 
 if TYPE_CHECKING:
     from holdfast.inside.process import Process
@@ -91,7 +92,7 @@ class ControlServer:
         self._socket, self._path = listen_in(self._folder)
         self._closed = False
         self._active, self._responded = 0, threading.Condition()
-        threading.Thread(target=self._listen, name="holdfast-control", daemon=True).start()
+        OwnThread(self._listen, name="holdfast-control").start()
 
     def close(self) -> None:
         """Remove the socket and wait for responses."""
@@ -125,7 +126,7 @@ class ControlServer:
                 return
             with self._responded:
                 self._active += 1
-            threading.Thread(target=self._serve, args=(connection,), name="holdfast-control-request", daemon=True).start()
+            OwnThread(self._serve, connection, name="holdfast-control-request").start()
 
     def _serve(self, connection: socket.socket) -> None:
         try:
@@ -244,7 +245,7 @@ class Requests:
         if now:
             request.work = beside
             request.set_running_or_notify_cancel()
-            threading.Thread(target=request.run, name="holdfast-eval", daemon=True).start()
+            OwnThread(request.run, name="holdfast-eval").start()
             response = {"ran": True, **request.answer()}
         else:
             response = {"ran": True, **self._at_boundary(between_steps, request)}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from typing import Any
 
 import torch
 
@@ -14,24 +14,36 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 class ProcessMemory:
     """Resident memory of this process. The file stays open, so that reading costs a few microseconds.
 
-    It belongs to the process that opened it: a forked child must create its own object.
+    It belongs to the process that opened it: a forked child must create its own object. A script that becomes a daemon closes all
+    descriptors, and may get this one for a file of its own: it is never closed here, and read only as long as it is what it was.
     """
 
     def __init__(self) -> None:
         self.latest = 0
         self._read_at = 0.0
-        try:
-            self._file: Any = open("/proc/self/statm", "rb", buffering=0)  # noqa: PTH123, SIM115 - kept open on purpose
-        except OSError:
-            self._file = None
+        self._open()
+
+    def _open(self) -> None:
+        self._descriptor = -1
+        with contextlib.suppress(OSError):
+            self._descriptor = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+            self._file = os.fstat(self._descriptor)
 
     def read(self) -> int:
         """Resident bytes now."""
-        if self._file is not None:
-            self.latest = int(os.pread(self._file.fileno(), 128, 0).split()[1]) * _PAGE
+        if self._descriptor >= 0 and not self._is_open():
+            self._open()
+        if self._descriptor >= 0:
+            self.latest = int(os.pread(self._descriptor, 128, 0).split()[1]) * _PAGE
         else:
             self.latest = _peak_resident()
         return self.latest
+
+    def _is_open(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self._file)
+        except OSError:
+            return False
 
     def read_at_most_every(self, seconds: float, now: float) -> int:
         """Resident bytes, at most `seconds` old."""

@@ -70,7 +70,7 @@ def _to_float32(values: torch.Tensor, device: torch.device) -> torch.Tensor:
     return values.to(device, torch.float32, non_blocking=device.type != "cpu")
 
 
-FROZEN, NO_GRADIENT, NO_OPTIMIZER, TRAINED = "frozen", "no-gradient", "no-optimizer", "trained"
+FROZEN, NO_GRADIENT, NO_OPTIMIZER, UNUSED, TRAINED = "frozen", "no-gradient", "no-optimizer", "unused", "trained"
 
 
 class Change(NamedTuple):

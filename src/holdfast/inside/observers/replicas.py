@@ -10,12 +10,13 @@ import contextlib
 import logging
 import os
 import re
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from statistics import median
 from typing import Any
+
+from holdfast.signals.own_thread import OwnThread
 
 _QUORUMS, _COMMITS = "torchft_quorums", "torchft_commits"
 _MEMBER = re.compile(r"<b>([^<]+)</b>")
@@ -62,7 +63,7 @@ class Replicas(logging.Filter):
         if self._changed:
             usual = median(self._between) if self._between else 0.0
             evidence = {"seconds": max(0.0, (took or 0.0) - usual), "batches": self._uncommitted}
-            threading.Thread(target=self._tell, args=(step, evidence), name="holdfast-replicas", daemon=True).start()
+            OwnThread(self._tell, step, evidence, name="holdfast-replicas").start()
             self._changed, self._uncommitted = False, 0
         elif took is not None:
             self._between.append(took)

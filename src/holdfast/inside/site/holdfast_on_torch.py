@@ -47,9 +47,12 @@ class TorchFinder:
 
     def _wrap_loader(self, spec: ModuleSpec | None, *, is_torch: bool) -> ModuleSpec | None:
         loader: Any = getattr(spec, "loader", None)
+        others = vars(loader).get("exec_module") if hasattr(loader, "__dict__") else None  # another tool's, wrapped as here
 
         def exec_module(module: ModuleType) -> None:
             vars(loader).pop("exec_module", None)
+            if others is not None:
+                loader.exec_module = others
             self._depth += not is_torch
             try:
                 loader.exec_module(module)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook, register_module_parameter_registration_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _disable_current_modes
 
 from holdfast.inside.control.restarted import cap_workers, restarted
 from holdfast.inside.observers.heartbeat import HEARTBEAT
@@ -18,6 +21,7 @@ from holdfast.inside.runtime import Runtime
 from holdfast.inside.shield import Shield
 from holdfast.inside.taps.collectives import BACKWARD, Collectives
 from holdfast.inside.taps.registry import Hook, Taps, around
+from holdfast.signals.own_thread import others
 from holdfast.signals.pulse import LOADING
 
 Optimizer = torch.optim.Optimizer
@@ -26,6 +30,8 @@ _tracing = torch.compiler.is_dynamo_compiling  # the cheaper question, for what 
 _CUDA_BUILT = bool(torch.backends.cuda.is_built())  # type: ignore[no-untyped-call]
 _cuda: Any = torch.cuda
 _capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None) or _cuda.is_current_stream_capturing
+_dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+_function_modes: Callable[[], bool] = getattr(torch._C, "_is_torch_function_mode_enabled", lambda: False)
 _TIME_BACKWARD_EVERY = 2  # steps
 
 
@@ -69,6 +75,8 @@ class Hooks:
             self.runtime.feeds.keep_batches().install(self._taps)
             wrap("torch.optim.swa_utils.AveragedModel.update_parameters", self._update_average)
         wrap("torch.jit._recursive.create_script_module", self._before_call(self.runtime.stop_sampling_modules))
+        wrap("threading.enumerate", lambda original: lambda: others(original()))
+        wrap("threading.active_count", lambda _original: lambda: len(threading.enumerate()))
         wrap("os._exit", self._before_call(self.runtime.write_rows))
         self._collectives.install(self._taps, self._shield)
         restart = restarted()
@@ -88,6 +96,10 @@ class Hooks:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _tracing() or (_CUDA_BUILT and _cuda._initialized and _capturing()):  # nothing may be added to a CUDA graph
             return None
+        if _dispatch_modes() or _function_modes():
+            made_up = is_made_up()
+            with own_operations():
+                return None if made_up else self._before_step(optimizer, args, kwargs)
         thread = self._threads.here
         thread.steps_under_way += 1
         if thread.steps_under_way > 1:
@@ -128,6 +140,10 @@ class Hooks:
         return wrapped_closure
 
     def _after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        if _dispatch_modes() or _function_modes():
+            with own_operations():
+                self._after_step(optimizer, _args, _kwargs)
+            return
         thread = self._threads.here
         if thread.steps_under_way == 0:
             return
@@ -176,10 +192,12 @@ class Hooks:
         runtime, shield, failures = self.runtime, self._shield, self._failures
         end = shield(runtime.backward_ended)
 
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        def begin(tensors: Any) -> bool:
+            if _dispatch_modes() or _function_modes():
+                made_up = is_made_up()
+                with own_operations():
+                    return not made_up and begin(tensors)
             thread = self._threads.here
-            if _tracing() or thread.in_backward:  # activation checkpointing calls it inside
-                return original(tensors, *args, **kwargs)
             if not thread.in_closure:
                 thread.steps_under_way = 0  # left over from a step that raised
             if not (failures and shield.closed("backward_begins")):
@@ -188,6 +206,12 @@ class Hooks:
                         runtime.backward_begins(tensors)
                 except Exception as error:  # noqa: BLE001 - shields the user's backward
                     shield.failed("backward_begins", error)
+            return True
+
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            thread = self._threads.here
+            if _tracing() or thread.in_backward or not begin(tensors):  # activation checkpointing calls it inside
+                return original(tensors, *args, **kwargs)
             if runtime.fast_forwarding is not None and runtime.fast_forwarding.skips_backward():
                 return None
             thread.in_backward = True
@@ -296,6 +320,19 @@ class Hooks:
             return without_hooks(original(module))
 
         return __getstate__
+
+
+@contextlib.contextmanager
+def own_operations() -> Iterator[None]:
+    """Keep Holdfast's own operations out of what the script's modes count, log or forbid."""
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield
+
+
+def is_made_up() -> bool:
+    """Whether the script only plays a training through with tensors that hold no numbers."""
+    key: Any = getattr(torch._C, "_TorchDispatchModeKey", None)
+    return key is not None and torch._C._get_dispatch_mode(key.FAKE) is not None
 
 
 def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:

@@ -60,6 +60,8 @@ TAPS = (
     Tap("torch.load", "checkpoints that the script loads"),
     Tap("torch.serialization.load", "checkpoints that the script loads"),
     Tap("safetensors.torch.save_file", "checkpoints: path, size, NaN or Inf", "safetensors is imported"),
+    Tap("threading.enumerate", "nothing: leaves Holdfast's own threads out"),
+    Tap("threading.active_count", "nothing: leaves Holdfast's own threads out"),
     Tap("os._exit", "nothing: flushes the last rows, because `atexit` does not run"),
     Tap("torch.distributed.init_process_group", "whether there are several ranks"),
     *(Tap(f"torch.distributed.{name}", "which collective, bytes, seconds", RANKS) for name in COLLECTIVES),
