@@ -90,19 +90,23 @@ def _scales(scaler: Any, ours: Container[int]) -> bool:
 
 
 def _add_schedulers(candidates: list[Any], ours: Container[int], related: RelatedObjects) -> None:
-    """Add the schedulers of our optimizers; an inner scheduler is restored by its outer one."""
-    inner = {id(child) for outer in candidates for child in _children(outer)}
+    """Add the schedulers of our optimizers. An outer one restores those in it, or if it cannot, they are restored themselves."""
+    inner = {id(child) for outer in candidates if _has_state(outer) for child in _children(outer)}
     for scheduler in candidates:
         if id(scheduler) in inner or not _works_on(scheduler, ours):
             continue
         kind = type(scheduler)
-        if hasattr(kind, "state_dict") and hasattr(kind, "load_state_dict"):
+        if _has_state(scheduler):
             related.schedulers.append(scheduler)
-        else:
+        elif not any(_has_state(child) for child in _children(scheduler)):
             related.not_restored.append(
                 f"{kind.__name__} sets the learning rate and has no state_dict(): a rollback does not restore it. "
                 f"To restore it, add state_dict() and load_state_dict() to {kind.__name__}."
             )
+
+
+def _has_state(scheduler: Any) -> bool:
+    return hasattr(type(scheduler), "state_dict") and hasattr(type(scheduler), "load_state_dict")
 
 
 def _children(outer: Any) -> list[Any]:

@@ -31,11 +31,11 @@ def view() -> Callable[..., SignalView]:
 def replay() -> Callable[..., list[Finding]]:
     """Everything that all detectors say about a run, row by row, each code once."""
 
-    def play(**columns: Any) -> list[Finding]:
+    def play(*, plays: bool = False, **columns: Any) -> list[Finding]:
         count = len(next(iter(columns.values())))
         given = {"step": np.arange(count), **columns}
         rows = {name: np.asarray(given.get(name, np.full(count, KINDS[name].missing)), KINDS[name].dtype) for name in COLUMNS}
-        window, found = Window(), dict[str, Finding]()
+        window, found = Window(plays=plays), dict[str, Finding]()
         for start in range(0, count - count % EVERY, EVERY):
             window.append({name: values[start : start + EVERY] for name, values in rows.items()})
             seen = window.view()

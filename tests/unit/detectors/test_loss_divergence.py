@@ -174,3 +174,12 @@ def test_a_run_that_learned_nothing_yet_needs_ten_times_its_loss(replay: Replay)
     assert acting(replay(loss=loss)) == []
     loss[600:] = 40.0
     assert acting(replay(loss=loss)) == ["loss-divergence"]
+
+
+@every_case("seed", range(3))
+def test_the_loss_of_an_agent_may_rise_as_it_plays_better(replay: Replay, seed: int) -> None:
+    loss = learning(seed, tail=0.1)
+    loss[600:] *= 10.0  # the target network was copied
+    assert "loss-divergence" in acting(replay(loss=loss)) and "loss-divergence" not in acting(replay(loss=loss, plays=True))
+    loss[600:] *= 100.0
+    assert "loss-divergence" in acting(replay(loss=loss, plays=True))

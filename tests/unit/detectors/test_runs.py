@@ -164,6 +164,21 @@ def test_last_layers_that_lost_their_gradients_are_no_unused_head() -> None:
     assert found is not None and found.severity == "warning"
 
 
+def test_a_layer_that_is_left_out_of_some_steps_is_no_mistake() -> None:
+    run = sampled({f"{position}.weight": lambda: 1.0 for position in (0, 1, 3, 4, 5)})
+    steps = list(run.parameters["0.weight"].steps)
+    run.add_untrained(steps[-3], "2.weight", "no-gradient", 2, 6)
+    assert run.step - steps[-3] < 48 or parameters_not_trained(run) is None, "three samples are few"
+    run.add_untrained(steps[0], "2.weight", "no-gradient", 2, 6)
+    found = parameters_not_trained(run)
+    assert found is not None and found.severity == "warning"
+
+
+def test_a_module_that_takes_no_part_is_a_remark() -> None:
+    found = _untrained(("unused", 0), ("unused", 1), ("unused", 2))
+    assert found is not None and found.severity == "info" and found.evidence["why"] == "unused"
+
+
 @every_case("why", ["frozen", "no-optimizer"])
 def test_first_layers_left_alone_are_a_remark(why: str) -> None:
     found = _untrained((why, 0), (why, 1))

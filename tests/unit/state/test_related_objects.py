@@ -148,3 +148,31 @@ def test_an_optimizer_inside_another_is_restored_with_it() -> None:
     assert optimizer.base.state
     state.restore(kept.tree, kept.hosts)
     assert not optimizer.base.state
+
+
+class Passing:
+    """A scheduler around torch's that passes everything on, as MACE's does."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer, self.lr_scheduler = optimizer, schedules.ExponentialLR(optimizer, 0.5)
+
+    def step(self) -> None:
+        self.lr_scheduler.step()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "lr_scheduler":
+            raise AttributeError(name)
+        return getattr(self.lr_scheduler, name)
+
+
+class PassingScheduler(Passing):
+    """Under a name that schedulers have."""
+
+
+def test_the_scheduler_inside_one_that_passes_everything_on_is_restored() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = PassingScheduler(optimizer)
+    state = TrainingState.discover([model], [optimizer])
+    assert not state.missing() and len(state.read().tree["schedulers"]) == 1
+    scheduler.step()

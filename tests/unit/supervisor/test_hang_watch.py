@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.detectors.finding import Finding
+from holdfast.detectors.hang import Limits
 from holdfast.signals.recorder import Recorder
 from holdfast.signals.run_folder import RunFolder
 from holdfast.signals.schema import TABLES
@@ -105,3 +106,13 @@ def test_a_look_that_fails_on_the_disk_is_told_and_not_the_last(hung: RunFolder,
     hangs.finish()
     entry, *_ = hung.journal
     assert entry["code"] == "holdfast-degraded" and "Stale file handle" in entry["evidence"]["error"]
+
+
+def test_a_wait_that_was_taken_for_a_hang_gets_longer_in_the_next_attempt(hung: RunFolder) -> None:
+    found: list[Finding] = []
+    watch = HangWatch(hung, Trouble(hung.journal), limits=Limits(floor=0.5, patient=0.5, on_disk=0.5), on_hang=found.append)
+    watch.begin_again()
+    assert watch._limits.floor == 0.5, "nothing was taken for a hang"
+    wait_until(lambda: watch.look() or found)  # type: ignore[func-returns-value]
+    watch.begin_again()
+    assert watch._limits.floor == 1.5

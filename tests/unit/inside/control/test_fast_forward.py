@@ -224,6 +224,23 @@ class Noted(nn.Linear):
         self.register_full_backward_hook(lambda _module, _into, out: self.noted.append(out[0]))
 
 
+def smaller_first(between: Between = lambda _step: None) -> list[Any]:
+    """As a GAN does: the optimizer of the smaller model steps first, and is taken for the main one until the other comes."""
+    torch.manual_seed(0)
+    small, large = nn.Linear(4, 1), nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 4))
+    first, second = (torch.optim.Adam(model.parameters(), lr=0.01) for model in (small, large))
+    for step in range(STEPS):
+        noise = torch.randn(8, 4)
+        first.zero_grad()
+        (small(large(noise).detach()).sigmoid().mean() - small(noise).sigmoid().mean()).backward()
+        first.step()
+        second.zero_grad()
+        (-small(large(noise)).sigmoid().mean()).backward()
+        second.step()
+        between(step + 1)
+    return [*small.state_dict().values(), *large.state_dict().values()]
+
+
 def with_hooks(between: Between = lambda _step: None) -> list[Any]:
     torch.manual_seed(0)
     model = Noted(4, 1)
@@ -282,6 +299,7 @@ SPLIT = partial(with_a_loader, split=True)
 LOOPS = [
     one_optimizer,
     two_optimizers,
+    smaller_first,
     two_phases,
     annealed,
     with_hooks,

@@ -72,3 +72,10 @@ def test_a_gradient_that_stays_0_as_no_pass_reaches_it_is_none_and_one_of_dead_u
     assert trained(20, cut=False) == {}, "the units before the last layer are dead: their gradients are 0, and there"
     assert trained(20, cut=True) == {0: "no-gradient"}
     assert trained(20, cut=False) == {0: "trained"}
+
+
+def test_a_parameter_whose_module_never_runs_is_told_from_one_that_gets_no_gradient() -> None:
+    model = _model()
+    model[0].weight.grad = model[2].weight.grad = None
+    changes = _models(model).newly_untrained(list(model.parameters()), [], ran={"", "0", "1"})
+    assert {change.name: change.why for change in changes} == {0: "no-gradient", 2: "unused"}

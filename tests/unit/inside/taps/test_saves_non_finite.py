@@ -179,3 +179,23 @@ def test_of_a_trainer_that_is_saved_as_a_whole_the_model_must_be_finite(run: Any
     torch.save({"trainer": trainer, "epoch": 2}, "best.pt")
     assert Path("best.pt").read_bytes() == good
     assert [bad["name"] for bad in findings(folder)[0]["evidence"]["tensors"]] == ["trainer.model.0.weight"]
+
+
+class Trainer:
+    """Its parts lead back to it, and each to all others."""
+
+    def __init__(self) -> None:
+        self.parts = [Part(self) for _ in range(12)]
+
+
+class Part:
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer, self.best = trainer, torch.tensor(math.inf)
+
+
+def test_settings_that_lead_back_to_the_trainer_are_looked_at_once() -> None:
+    model = made()[0]
+    saved = {"state_dict": model.state_dict(), "hyper_parameters": {"callbacks": Trainer().parts}}
+    assert bad_tensors(saved) == [], "the best value so far may be infinite"
+    spoil(model)
+    assert [bad.name for bad in bad_tensors({**saved, "state_dict": model.state_dict()})] == ["state_dict.0.weight"]
