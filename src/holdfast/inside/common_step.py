@@ -105,5 +105,8 @@ class CommonStep:
         metrics = early or self._member.read(parameters_of(optimizer), self._training, each=False)
         self._training.reader = metrics.reader or self._training.reader
         metrics.add_loss(losses.total())
-        metrics.add("lr", optimizer.param_groups[0].get("lr"))
+        if type(rate := optimizer.param_groups[0].get("lr")) is float:
+            metrics.lr = rate
+        else:
+            metrics.add("lr", rate)
         return metrics

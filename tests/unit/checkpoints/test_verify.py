@@ -408,3 +408,13 @@ def test_a_sparse_weight_with_nan_is_not_taken_for_something_beside_the_weights(
     for content in (alone, beside, {"model": alone, "step": 3}, {"model": beside, "step": 3}):
         verdict = judged(saved(tmp_path, content))
         assert verdict.state == "non-finite" and sum(tensor.nan for tensor in verdict.bad) == 1
+
+
+def test_what_cannot_be_listed_in_full_is_a_note_and_no_damage(tmp_path: Path) -> None:
+    settings: list[object] = []
+    for _ in range(40):  # a trainer among the settings leads back to itself in as many ways
+        settings = [settings, settings]
+    path = tmp_path / "last.ckpt"
+    torch.save({"state_dict": nn.Linear(2, 2).state_dict(), "hyper_parameters": settings}, path)
+    verdict = verify(open_checkpoint(path))
+    assert verdict.state == "clean" and any("not all tensors" in note for note in verdict.notes)

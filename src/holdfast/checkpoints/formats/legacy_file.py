@@ -8,10 +8,18 @@ from pathlib import Path
 
 from holdfast.checkpoints.contents import Contents, Storage
 from holdfast.checkpoints.formats.files import OLDER, file_info
-from holdfast.checkpoints.formats.torch_words import cut_short, not_followed, refuse_big_endian, take, too_short, unsafe
+from holdfast.checkpoints.formats.torch_words import (
+    cut_short,
+    not_followed,
+    not_in_full,
+    refuse_big_endian,
+    take,
+    too_short,
+    unsafe,
+)
 from holdfast.checkpoints.pickled.legacy import Legacy
 from holdfast.checkpoints.pickled.stack import StorageUse
-from holdfast.checkpoints.pickles import Unpickled, read_old
+from holdfast.checkpoints.pickles import TOO_MUCH, Unpickled, read_old
 
 _TAR = "It is a tar archive, as torch wrote before 2017: torch.load would load the pickles in it, and they were not looked at."
 
@@ -59,6 +67,8 @@ def _tell(contents: Contents, unpickled: Unpickled, legacy: Legacy) -> None:
     info = contents.files[0]
     if unpickled.cut:
         contents.troubles.append(cut_short(info, expected=legacy.expected, rest=f"; it ends in {legacy.part}"))
+    elif unpickled.problem == TOO_MUCH:
+        contents.notes.append(not_in_full(unpickled.problem))
     elif unpickled.problem is not None and legacy.part.endswith("its storages"):
         contents.trouble("torn", f"Its content and its storages do not match: {unpickled.problem}.", OLDER)
     elif unpickled.problem is not None:

@@ -41,6 +41,11 @@ def not_followed(problem: str, *, where: str = "") -> Trouble:
     return Trouble("unreadable", message, "it was overwritten or is not a checkpoint: copy it again, or use an older one", where)
 
 
+def not_in_full(problem: str) -> str:
+    """A note: settings that were saved may hold a trainer, which leads back to itself. That is no damage."""
+    return f"not all tensors in it were looked at: {problem}"
+
+
 def take(contents: Contents, unpickled: Unpickled, storages: list[Storage]) -> None:
     """Take over what the pickle of a file says of its tree and its tensors, which lie in these storages."""
     contents.tree, contents.tensors = unpickled.tree, unpickled.tensors
