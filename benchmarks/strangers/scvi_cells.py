@@ -40,10 +40,7 @@ for path in folder.glob("after */epoch=*/model.pt"):
     before, epoch = re.search(r"after (\d+)/epoch=(\d+)", path.as_posix()).groups()
     saved[int(before) + int(epoch) + 1] = path.parent
 done = max(saved, default=0)
-if saved:
-    model = scvi.model.SCVI.load(saved[done], train, accelerator="cpu")
-else:
-    model = scvi.model.SCVI(train, n_hidden=64, n_latent=8)
+model = scvi.model.SCVI.load(saved[done], train, accelerator="cpu") if saved else scvi.model.SCVI(train, n_hidden=64, n_latent=8)
 if done < epochs:
     model.train(
         epochs - done, accelerator="cpu", batch_size=128, early_stopping=True, early_stopping_patience=20,
