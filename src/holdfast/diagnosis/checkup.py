@@ -84,7 +84,8 @@ class Checkup:
         wrong = [episode for episode in self.episodes if episode.severity > 0]
         loss = self.curves.train_loss
         acted = all(any(one.event.state == "done" for one in episode.done) for episode in wrong)
-        acted &= not any(one.event.state == "refused" or one.event.code == "stop" for episode in wrong for one in episode.done)
+        last = [episode.done[-1].event for episode in wrong if episode.done]
+        acted &= not any(event.state == "refused" or event.code == "stop" for event in last)  # then it was given up
         return bool(wrong) and acted and loss is not None and bool(np.isfinite(loss.values[-_LAST:]).sum() > _LAST // 2)
 
     def as_row(self) -> dict[str, Any]:
