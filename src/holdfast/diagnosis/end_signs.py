@@ -76,6 +76,10 @@ def of_gpu_limit(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield "part-of-the-card-allowed", f"torch limits the process to {allowed[1]}"
 
 
+_OF_ANY_SERVER = ("certificate", "hub-unreachable", "no-network")  # of a data set or a model as well as of a tracker
+_TRACKER = re.compile(r"wandb|mlflow|trackio|neptune|comet", re.IGNORECASE)
+
+
 def of_tracker(evidence: Mapping[str, Any]) -> Iterable[Sign]:
     """Why a tracker could not be written to, from the error."""
     error, server = str(evidence.get("error") or ""), str(evidence.get("server") or "")
@@ -85,6 +89,8 @@ def of_tracker(evidence: Mapping[str, Any]) -> Iterable[Sign]:
         yield "key-refused", "the server rejects the API key, or none is set"
     elif error:
         yield "server-silent", f"{server} stopped answering" if server else "the server does not answer"
+        if evidence.get("known_text") in _OF_ANY_SERVER and not _TRACKER.search(error):
+            yield "no-tracker-named", "the error names no tracker"
 
 
 def of_torn_file(evidence: Mapping[str, Any]) -> Iterable[Sign]:

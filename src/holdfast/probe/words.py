@@ -55,7 +55,7 @@ FINDINGS = {
     "checkpoint-incompatible": "the checkpoint cannot be loaded",
     "checkpoint-not-saved": "a checkpoint could not be saved",
     "resume-mismatch": "the resume does not match the earlier run",
-    "tracker-unreachable": "the tracker cannot be reached",
+    "tracker-unreachable": "a server cannot be reached",
     "disk-full": "the disk is full",
     "process-died": "the process ended early",
     "script-error": "the script failed",

@@ -154,7 +154,13 @@ SERVER_GONE = Cause(
     ruled_out_by=("database-is-locked", "key-refused"),
     because="The node has no network access, or the server is down.",
     likely=0.3,
-    fixes=(Fix("log offline and upload later: WANDB_MODE=offline, MLFLOW_TRACKING_URI=file:./mlruns"),),
+    fixes=(
+        Fix("download models and data before the job starts", needs=("no-tracker-named",)),
+        Fix(
+            "log offline and upload later: WANDB_MODE=offline, MLFLOW_TRACKING_URI=file:./mlruns",
+            ruled_out_by=("no-tracker-named",),
+        ),
+    ),
 )
 TOO_COSTLY = Cause(
     code="budget-reached",
