@@ -182,6 +182,7 @@ class Runtime(Process):
     def expect_updates(self, optimizer: Optimizer | None) -> Callable[[], None]:
         """From now on each backward pass of this thread is a step of this optimizer; what is returned ends the update."""
         self._end_manual_update()
+        self.thread.common = None
         self.thread.manual, self.thread.look_at = optimizer, LOOK_AFTER_STEPS if optimizer is None else 0
         return self._end_manual_update
 
