@@ -62,7 +62,7 @@ class CommonStep:
                 return False
             metrics.norm, metrics.loss, metrics.lr = norm, loss, rate
         elif early is None and guard is None and type(optimizer) in _KEEP_GRADIENTS and not optimizer._optimizer_step_post_hooks:
-            self._metrics = None  # a hook may clear the gradients; else they are read after the update
+            self._metrics, losses.is_complete = None, True  # a hook may clear the gradients; else they are read after the update
             thread.cost += time.perf_counter() - begun
             return True
         else:
@@ -70,6 +70,7 @@ class CommonStep:
             if metrics.reader is None:  # the model has moved
                 return False
         self._metrics, training.read_early = metrics, None
+        losses.is_complete = True  # also if the update raises: the next backward pass begins a new step
         if guard is not None:
             guard.before(optimizer, metrics, training.step, is_main=True, clipped_at=training.clip_norm)
         if metrics.reader is not None:
@@ -86,7 +87,6 @@ class CommonStep:
         if metrics is None:
             metrics = self._read_on_device(optimizer, thread.losses, None)
             metrics.start()
-        thread.losses.is_complete = True
         member.steps += 1
         skipped = guard is not None and guard.after(optimizer, metrics, skipped=False, is_main=True)
         rate = metrics.lr
