@@ -1,7 +1,7 @@
 """The common step, noted in as few calls as can be: one optimizer, one backward pass, sound numbers, nothing to sample.
 
 In a step of a millisecond each call of Python costs a microsecond or two, as the caches hold the training's own data then.
-`Runtime` and `Training` make some twenty calls for a step; this makes half as many. What is not as usual goes the long way, which
+`Runtime` and `Training` make some twenty calls for a step; this makes half as many. Any other step goes the long way, which
 decides after each step whether the next may be a common one.
 """
 

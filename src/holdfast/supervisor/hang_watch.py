@@ -74,7 +74,8 @@ class HangWatch:
         """Another attempt begins. What was taken for a hang may be a long wait that the script means: give it longer now."""
         self._progress.begin_again()
         if self._hang is not None:
-            self._limits = replace(self._limits, floor=_LONGER * self._limits.floor)
+            limits = self._limits  # those that follow from the floor are long enough as they are
+            self._limits = replace(limits, floor=_LONGER * limits.floor, patient=limits.patience, on_disk=limits.disk)
         self._hang, self._examine_at = None, 0.0
 
     def look(self) -> None:

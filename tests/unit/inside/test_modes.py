@@ -1,4 +1,4 @@
-"""The script's own modes see the script's own operations, and a training that is only played through is no training."""
+"""The script's own modes see the script's own operations, and a dry run is not recorded."""
 
 from __future__ import annotations
 

@@ -110,9 +110,9 @@ def test_a_look_that_fails_on_the_disk_is_told_and_not_the_last(hung: RunFolder,
 
 def test_a_wait_that_was_taken_for_a_hang_gets_longer_in_the_next_attempt(hung: RunFolder) -> None:
     found: list[Finding] = []
-    watch = HangWatch(hung, Trouble(hung.journal), limits=Limits(floor=0.5, patient=0.5, on_disk=0.5), on_hang=found.append)
+    watch = HangWatch(hung, Trouble(hung.journal), limits=Limits(floor=0.5, patient=0.5), on_hang=found.append)
     watch.begin_again()
     assert watch._limits.floor == 0.5, "nothing was taken for a hang"
     wait_until(lambda: watch.look() or found)  # type: ignore[func-returns-value]
     watch.begin_again()
-    assert watch._limits.floor == 1.5
+    assert watch._limits.floor == 1.5 and watch._limits.patience == 0.5 and watch._limits.disk == 30.0

@@ -11,7 +11,6 @@ from holdfast.checkpoints.formats.files import OLDER, file_info
 from holdfast.checkpoints.formats.torch_words import (
     cut_short,
     not_followed,
-    not_in_full,
     refuse_big_endian,
     take,
     too_short,
@@ -67,12 +66,10 @@ def _tell(contents: Contents, unpickled: Unpickled, legacy: Legacy) -> None:
     info = contents.files[0]
     if unpickled.cut:
         contents.troubles.append(cut_short(info, expected=legacy.expected, rest=f"; it ends in {legacy.part}"))
-    elif unpickled.problem == TOO_MUCH:
-        contents.notes.append(not_in_full(unpickled.problem))
-    elif unpickled.problem is not None and legacy.part.endswith("its storages"):
+    elif unpickled.problem not in (None, TOO_MUCH) and legacy.part.endswith("its storages"):
         contents.trouble("torn", f"Its content and its storages do not match: {unpickled.problem}.", OLDER)
     elif unpickled.problem is not None:
-        contents.troubles.append(not_followed(unpickled.problem, where=legacy.part))
+        not_followed(contents, unpickled.problem, where=legacy.part)
     if legacy.bare and unpickled.end < info.size:
         contents.notes.append(f"{info.size - unpickled.end:,} bytes follow its pickle; pickle.load reads only the first")
     short = too_short(contents)

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.checkpoints.contents import Contents, FileInfo, Storage, TensorInfo, Trouble
 from holdfast.checkpoints.formats.files import OLDER, few
-from holdfast.checkpoints.pickles import Unpickled
+from holdfast.checkpoints.pickles import TOO_MUCH, Unpickled
 from holdfast.units import size
 
 _JUST_NOW = 10.0  # seconds in which a save may still go on
@@ -35,15 +35,13 @@ def unsafe(names: Sequence[str], *, damaged: bool = False) -> Trouble:
     )
 
 
-def not_followed(problem: str, *, where: str = "") -> Trouble:
-    """A pickle that makes no sense to us."""
-    message = f"Its pickle cannot be parsed: {problem}."
-    return Trouble("unreadable", message, "it was overwritten or is not a checkpoint: copy it again, or use an older one", where)
-
-
-def not_in_full(problem: str) -> str:
-    """A note: settings that were saved may hold a trainer, which leads back to itself. That is no damage."""
-    return f"not all tensors in it were looked at: {problem}"
+def not_followed(contents: Contents, problem: str, *, where: str = "") -> None:
+    """Tell of a pickle that makes no sense to us. One with a trainer in it may only lead back to itself: that is a note."""
+    if problem == TOO_MUCH:
+        contents.notes.append(f"not all tensors in it were looked at: {problem}")
+        return
+    fix = "it was overwritten or is not a checkpoint: copy it again, or use an older one"
+    contents.trouble("unreadable", f"Its pickle cannot be parsed: {problem}.", fix, where)
 
 
 def take(contents: Contents, unpickled: Unpickled, storages: list[Storage]) -> None:

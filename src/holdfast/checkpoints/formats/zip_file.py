@@ -21,7 +21,6 @@ from holdfast.checkpoints.formats.files import OLDER, checksum, few, file_info
 from holdfast.checkpoints.formats.torch_words import (
     cut_short,
     not_followed,
-    not_in_full,
     refuse_big_endian,
     take,
     too_short,
@@ -38,7 +37,7 @@ from holdfast.checkpoints.formats.zip_index import (
 )
 from holdfast.checkpoints.harmless import ITEM_SIZES
 from holdfast.checkpoints.pickled.stack import Findings, StorageUse
-from holdfast.checkpoints.pickles import TOO_MUCH, Unpickled, read_pickle
+from holdfast.checkpoints.pickles import Unpickled, read_pickle
 
 _SMALL = 4096
 _PICKLE = 256 << 20  # bytes of a packed pickle that is unpacked in memory
@@ -122,10 +121,8 @@ class _Archive:
         contents = self._contents
         contents.refused = list(dict.fromkeys((*contents.refused, *unpickled.refused)))
         contents.needs_code = list(dict.fromkeys((*contents.needs_code, *unpickled.needs_code)))
-        if unpickled.problem == TOO_MUCH:
-            contents.notes.append(not_in_full(unpickled.problem))
-        elif unpickled.problem is not None:
-            contents.troubles.append(not_followed(unpickled.problem, where=where))
+        if unpickled.problem is not None:
+            not_followed(contents, unpickled.problem, where=where)
 
     def _storage(self, use: StorageUse) -> Storage:
         """Where a storage lies. Of one that is packed or missing, no byte is there."""

@@ -46,7 +46,7 @@ def parameters_not_trained(run: RunView, *, steps: int = 48, share: float = 0.1,
 
 
 def _is_certain(run: RunView, one: Untrained, *, samples: int = 4) -> bool:
-    """Whether it had no gradient in several samples: a layer may be left out of some steps, an expert be chosen seldom."""
+    """Whether it had no gradient in several samples: some steps may skip a layer, an expert be chosen seldom."""
     if one.why != "no-gradient" or not run.parameters:
         return True
     return len({step for seen in run.parameters.values() for step in seen.steps if step >= one.since}) >= samples
